@@ -1,0 +1,39 @@
+"""The one array-library switch: which library an array belongs to, and how it gets to the host."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "is_device", "namespace", "to_host"]
+
+Array: TypeAlias = npt.NDArray[Any]
+"""A NumPy array, or a CuPy array, which has the same methods."""
+
+
+def is_device(x: object) -> bool:
+    """Say whether ``x`` lives on a GPU (has ``__cuda_array_interface__``)."""
+    return hasattr(type(x), "__cuda_array_interface__")
+
+
+def namespace(*arrays: object) -> ModuleType:
+    """Return ``numpy``, or ``cupy`` if the arrays are CuPy's.
+
+    Raises
+    ------
+    TypeError
+        If host and device arrays are mixed: copies between them are never implicit.
+    """
+    kinds = {is_device(x) for x in arrays if hasattr(x, "__array_interface__") or is_device(x)}
+    if kinds == {True, False}:
+        raise TypeError("host and device arrays are mixed\n  do       move them to one place first (to_host)")
+    return sys.modules["cupy"] if kinds == {True} else np
+
+
+def to_host(x: Any) -> Array:
+    """Return ``x`` as a NumPy array; a device array is copied, a host array is not."""
+    return np.asarray(x.get() if is_device(x) else x)
