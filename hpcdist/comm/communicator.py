@@ -1,0 +1,241 @@
+"""The communicator: a group of ranks, eight verbs and their non-blocking forms.
+
+Every implementation (``mpi``, ``local``) fills in the ``i``-verbs; a blocking verb posts the non-blocking form and waits,
+so that every wait has a time limit and there is one code path to test. All verbs are pure: they return new arrays
+unless ``out`` is given. Arrays may be strided or Fortran-ordered and of any numeric dtype; float16 and bfloat16 are summed
+in float32, bool is combined logically.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any
+
+from hpcdist.array import Array
+from hpcdist.comm.work import Work
+
+__all__ = ["Communicator", "ReduceOp"]
+
+
+class ReduceOp(str, Enum):
+    """How values of several ranks become one."""
+
+    SUM = "sum"
+    AVG = "avg"
+    PRODUCT = "product"
+    MIN = "min"
+    MAX = "max"
+
+
+class Communicator(ABC):
+    """A group of ranks, seen from one of them.
+
+    Attributes
+    ----------
+    rank, size : int
+        Position in the group and number of ranks in it.
+    name : str
+        Shown in messages.
+    timeout_s : float
+        Limit of every wait.
+    reproducible : bool
+        Read by strategies and optimizers.
+    """
+
+    rank: int
+    size: int
+    name: str
+    timeout_s: float
+    reproducible: bool
+
+    # ---- the eight verbs, non-blocking
+    @abstractmethod
+    def iall_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Work[Array]:
+        """Post :meth:`all_reduce`. Collective over the group."""
+
+    @abstractmethod
+    def iall_gather(self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None) -> Work[Array]:
+        """Post :meth:`all_gather`. Collective over the group."""
+
+    @abstractmethod
+    def ireduce_scatter(
+        self, x: Array, dim: int = 0, op: ReduceOp = ReduceOp.SUM, *, sizes: Sequence[int] | None = None
+    ) -> Work[Array]:
+        """Post :meth:`reduce_scatter`. Collective over the group."""
+
+    @abstractmethod
+    def iall_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Work[list[Array]]:
+        """Post :meth:`all_to_all`. Collective over the group."""
+
+    @abstractmethod
+    def ibroadcast(self, x: Array, root: int = 0) -> Work[Array]:
+        """Post :meth:`broadcast`. Collective over the group."""
+
+    @abstractmethod
+    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
+        """Post :meth:`send`. Point to point."""
+
+    @abstractmethod
+    def irecv(self, out: Array, source: int, tag: int = 0) -> Work[Array]:
+        """Post :meth:`recv`. Point to point."""
+
+    @abstractmethod
+    def ibarrier(self) -> Work[None]:
+        """Post :meth:`barrier`. Collective over the group."""
+
+    # ---- the same, blocking
+    def all_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Array:
+        """Combine ``x`` of all ranks element by element; everyone gets the result.
+
+        Collective over the group. Moves about ``2 (size - 1) / size * x.nbytes`` bytes per rank.
+
+        Parameters
+        ----------
+        x : array, any shape
+            Same shape and dtype on every rank. Not modified (unless it is ``out``).
+        op : ReduceOp
+            AVG needs a floating or complex dtype.
+        out : array, optional
+            Receives the result; may be ``x`` itself, and may be strided.
+        """
+        return self.iall_reduce(x, op, out=out).wait()
+
+    def all_gather(self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None) -> Array:
+        """Join the arrays of all ranks along ``dim``, in rank order.
+
+        Collective over the group. Moves ``(size - 1) / size`` of the result's bytes per rank.
+
+        Parameters
+        ----------
+        x : array, shape (..., n, ...)
+            Extents may differ between ranks along ``dim`` only.
+        dim : int
+            Dimension that is joined; negative counts from the end.
+        sizes : sequence of int, optional
+            Extent of every rank along ``dim``; None: all equal this rank's.
+        """
+        return self.iall_gather(x, dim, sizes=sizes).wait()
+
+    def reduce_scatter(
+        self, x: Array, dim: int = 0, op: ReduceOp = ReduceOp.SUM, *, sizes: Sequence[int] | None = None
+    ) -> Array:
+        """Combine ``x`` of all ranks and keep this rank's slice along ``dim``.
+
+        Collective over the group. Moves ``(size - 1) / size * x.nbytes`` bytes per rank.
+
+        Parameters
+        ----------
+        x : array, shape (..., n, ...)
+            Same shape and dtype on every rank. Not modified.
+        dim : int
+            Dimension that is cut; negative counts from the end.
+        sizes : sequence of int, optional
+            Extent of every rank's slice; None: ``n / size``, which must divide.
+        """
+        return self.ireduce_scatter(x, dim, op, sizes=sizes).wait()
+
+    def all_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        """Send ``parts[i]`` to rank i and return what every rank sent to this one, in rank order.
+
+        Collective over the group.
+
+        Parameters
+        ----------
+        parts : sequence of array
+            One an addressee, all of one dtype; zero sizes are legal.
+        shapes : sequence of tuple
+            Shape of the array that each rank sends to this one.
+        """
+        return self.iall_to_all(parts, shapes).wait()
+
+    def broadcast(self, x: Array, root: int = 0) -> Array:
+        """Return the root's ``x`` on every rank.
+
+        Collective over the group. ``root`` is a rank of this group.
+
+        Parameters
+        ----------
+        x : array
+            On every rank an array of the same shape and dtype; its values count on the root only. Not modified.
+        """
+        return self.ibroadcast(x, root).wait()
+
+    def send(self, x: Array, dest: int, tag: int = 0) -> None:
+        """Send ``x`` to rank ``dest`` of this group. Point to point."""
+        self.isend(x, dest, tag).wait()
+
+    def recv(self, out: Array, source: int, tag: int = 0) -> Array:
+        """Receive into ``out`` (shape and dtype as sent, may be strided) from rank ``source``. Point to point."""
+        return self.irecv(out, source, tag).wait()
+
+    def barrier(self) -> None:
+        """Wait until every rank of the group is here. Collective over the group."""
+        self.ibarrier().wait()
+
+    # ---- small Python objects, for control
+    @abstractmethod
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return the picklable ``value`` of every rank, in rank order. Collective over the group."""
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """Return the root's picklable ``value``. Collective over the group."""
+        return self.all_gather_object(value if self.rank == root else None)[root]
+
+    # ---- groups
+    @abstractmethod
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Form one new group a color, ordered by ``key``, then rank; None with color None.
+
+        Collective over the group: ranks that want no part call it with ``color=None``.
+        """
+
+    @abstractmethod
+    def split_node(self) -> Communicator:
+        """Return the group of ranks that share this rank's memory. Collective over the group."""
+
+    def dup(self) -> Communicator:
+        """Return the same ranks with a message space of their own. Collective over the group."""
+        twin = self.split(0, self.rank)
+        assert twin is not None
+        return twin
+
+    # ---- errors
+    def agree(self, error: Exception | None) -> None:
+        """Raise on every rank if any rank has an error: the same one, that of the lowest rank that has one.
+
+        Collective over the group. Where ranks differ the message says which ranks failed.
+        """
+        errors = self.all_gather_object(_portable(error))
+        failed = [rank for rank, e in enumerate(errors) if e is not None]
+        if not failed:
+            return
+        first = errors[failed[0]]
+        if len(failed) < self.size:
+            first.add_note(f"on rank {', '.join(map(str, failed))} of {self.size}")
+        raise first from error
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Run a block whose failure on one rank becomes the same error on all. Collective over the group at its end."""
+        error = None
+        try:
+            yield
+        except Exception as e:
+            error = e
+        self.agree(error)
+
+
+def _portable(error: Exception | None) -> Exception | None:
+    """Return ``error`` in a form that survives pickling."""
+    import pickle  # noqa: PLC0415
+
+    if error is None:
+        return None
+    try:
+        clone = pickle.loads(pickle.dumps(error))
+    except Exception:
+        clone = None
+    return error if type(clone) is type(error) and str(clone) == str(error) else RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,71 @@
+"""Environment variables: one closed list, read once."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcdist.errors import explain
+
+__all__ = ["Environment", "environment", "read"]
+
+MAX_COUNT = 2**31 - 1
+"""Largest count that an MPI-3 call can express."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The variables hpcdist reads.
+
+    Attributes
+    ----------
+    max_count : int
+        HPCDIST_MAX_COUNT: elements in one MPI message; larger ones are cut.
+    kernels_off : tuple of str
+        HPCDIST_KERNELS_OFF: names of compiled kernels not to use, separated by commas; ``*`` for all.
+    restart_count : int
+        HPCDIST_RESTART_COUNT or SLURM_RESTART_COUNT: how often this job has been started again.
+    allow_singletons : bool
+        HPCDIST_ALLOW_SINGLETONS=1: do not object when each rank finds itself alone.
+    error_dir : str or None
+        HPCDIST_ERROR_DIR: where a failing rank leaves its report for the launcher (set by the launcher).
+    """
+
+    max_count: int = MAX_COUNT
+    kernels_off: tuple[str, ...] = ()
+    restart_count: int = 0
+    allow_singletons: bool = False
+    error_dir: str | None = None
+
+
+def read(variables: Mapping[str, str]) -> Environment:
+    """Parse ``variables``.
+
+    Raises
+    ------
+    ValueError
+        If one has a value that makes no sense.
+    """
+
+    def number(name: str, default: int, least: int) -> int:
+        text = variables.get(name, str(default))
+        if not text.isdecimal() or int(text) < least:
+            raise ValueError(explain(f"environment variable {name}", got=repr(text), expected=f"an integer >= {least}"))
+        return int(text)
+
+    names = variables.get("HPCDIST_KERNELS_OFF", "")
+    return Environment(
+        max_count=number("HPCDIST_MAX_COUNT", MAX_COUNT, 1),
+        kernels_off=tuple(name for name in names.split(",") if name),
+        restart_count=max(number("HPCDIST_RESTART_COUNT", 0, 0), number("SLURM_RESTART_COUNT", 0, 0)),
+        allow_singletons=variables.get("HPCDIST_ALLOW_SINGLETONS", "") not in ("", "0"),
+        error_dir=variables.get("HPCDIST_ERROR_DIR") or None,
+    )
+
+
+@functools.cache
+def environment() -> Environment:
+    """Return what the process environment says, read once."""
+    return read(os.environ)
