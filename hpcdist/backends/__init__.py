@@ -1,0 +1,24 @@
+"""What this machine offers, and the switches (torch.backends).
+
+Each part is imported when it is first asked for: none of them loads the library it describes before it has to.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpcdist.backends import blas, cpu, flags, mpi, numba
+
+__all__ = ["blas", "cpu", "flags", "mpi", "numba"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'hpcdist.backends' has no attribute {name!r}")
+    return importlib.import_module(f"hpcdist.backends.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

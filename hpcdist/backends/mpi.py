@@ -1,0 +1,124 @@
+"""Which MPI belongs to this Python, found without starting it: mpi4py is looked at, never imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hpcdist.errors import LaunchError, explain
+
+__all__ = ["Family", "Launcher", "find"]
+
+Family = Literal["openmpi", "mpich"]
+
+_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra")
+_QUESTION_S = 20
+_INSTALL = 'pip install "hpcdist[mpi]", or load the site\'s MPI so that mpirun is in PATH (under srun: srun hpcdist run)'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """The program that starts ranks.
+
+    Attributes
+    ----------
+    path : Path
+        Of ``mpirun`` or ``mpiexec``.
+    family : str
+        ``"openmpi"``, or ``"mpich"`` for everything with the hydra process manager (MPICH, Intel MPI, MVAPICH).
+    version : str
+        As the program says.
+    """
+
+    path: Path
+    family: Family
+    version: str
+
+
+def find() -> Launcher:
+    """Return the launcher beside this Python, else that of the library mpi4py is linked with, else the one in PATH.
+
+    Raises
+    ------
+    LaunchError
+        If there is none that answers ``--version`` as Open MPI or as hydra.
+    """
+    refused = []
+    for path in _programs():
+        answer = _ask(path)
+        launcher = identify(path, answer)
+        if launcher is not None:
+            return launcher
+        refused.append(f"{path} (--version says {answer.strip()[:60]!r})")
+    raise LaunchError(
+        explain(
+            "no MPI was found",
+            got="; ".join(refused) or "no mpirun or mpiexec",
+            expected=f"Open MPI or MPICH in {Path(sys.executable).parent}, with mpi4py's library, or in PATH",
+            do=_INSTALL,
+        )
+    )
+
+
+def identify(path: Path, answer: str) -> Launcher | None:
+    """Tell the family and version of the program at ``path`` from its ``answer`` to ``--version``; None if unknown."""
+    open_mpi = re.search(r"\(Open MPI\)\s+(\S+)", answer)
+    if open_mpi:
+        return Launcher(path=path, family="openmpi", version=open_mpi[1])
+    if re.search(r"HYDRA|Intel\(R\) MPI", answer):
+        version = re.search(r"Version:?\s+(\S+)", answer)
+        return Launcher(path=path, family="mpich", version=version[1] if version else "unknown")
+    return None
+
+
+def _programs() -> Iterator[Path]:
+    seen = set()
+    for folder in _folders():
+        for name in _NAMES:
+            path = folder / name
+            if path not in seen and os.access(path, os.X_OK) and path.is_file():
+                seen.add(path)
+                yield path
+
+
+def _folders() -> Iterator[Path]:
+    yield Path(sys.executable).parent
+    for library in _linked_libraries():
+        yield from (parent / "bin" for parent in library.parents[1:])
+    yield from (Path(entry) for entry in os.get_exec_path())
+
+
+def _linked_libraries() -> list[Path]:
+    """Return the MPI libraries that mpi4py's extension modules load; a portable wheel names none."""
+    spec = importlib.util.find_spec("mpi4py")
+    folders = spec.submodule_search_locations if spec else None
+    modules = [str(path) for folder in folders or () for path in sorted(Path(folder).glob("MPI*.so"))]
+    if not modules:
+        return []
+    return [Path(found) for found in re.findall(r"libmpi\S*\.so\S* => (/\S+)", _output(["ldd", *modules]))]
+
+
+def _ask(path: Path) -> str:
+    return _output([str(path), "--version"])
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_QUESTION_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stdout + done.stderr
