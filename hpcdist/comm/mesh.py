@@ -26,15 +26,15 @@ class DeviceMesh:
     Parameters
     ----------
     ranks : nested sequence of int, one level an axis
-        Ranks of ``comm``, each at most once. The place in it decides the order: a rank's position in the group of
-        an axis is its coordinate there, whatever its rank.
+        Ranks of ``comm``, each at most once. The place in it decides the order: a rank's position in the group
+        of an axis is its coordinate there, whatever its rank.
     names : str or sequence of str, optional
         One an axis; default axis0, axis1 ...
     comm : Communicator, optional
         Default: the one of :func:`hpcdist.init`.
     mesh_dim_names : sequence of str, optional
-        PyTorch's word for ``names``. PyTorch's leading device, "cpu" or "cuda", is accepted and dropped, too: an
-        array knows where it is.
+        PyTorch's word for ``names``. PyTorch's leading device, "cpu" or "cuda", is accepted and dropped, too:
+        an array knows where it is.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class DeviceMesh:
         return tuple(self._form_group((axis,), name) for axis, name in enumerate(self.axis_names))
 
     def _form_group(self, axes: tuple[int, ...], name: str) -> Communicator:
-        """Form the group of ranks that differ from this one along ``axes``. Collective over the mesh's ranks."""
+        """Form the group of ranks that differ along ``axes`` only. Collective over the mesh's ranks."""
         assert self._members is not None
         assert self._coordinate is not None
         group = self._members.split(*self._grid.color_and_key(axes, self._coordinate))
@@ -192,7 +192,7 @@ class DeviceMesh:
     def flatten(self, name: str) -> DeviceMesh:
         """Return a mesh of one axis ``name`` that runs through all axes of this one, the last one fastest.
 
-        Collective over all ranks of the mesh that this is a part of, where it is then found as ``mesh[name]``.
+        Collective over all ranks of the mesh that this is part of, where it is then found as ``mesh[name]``.
 
         Raises
         ------
