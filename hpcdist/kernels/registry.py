@@ -1,9 +1,9 @@
 """The registry: a kernel is a reference form in plain array calls, and perhaps a compiled form beside it.
 
-The reference forms (``hpcdist.kernels.reference``) define what a kernel computes, run for every dtype and on every
-device, and are what tests compare with. The compiled forms for CPU (``hpcdist.kernels.cpu``, numba) take contiguous float32
-arrays on the host; they are imported, and compiled or loaded from numba's cache, when first called. Deleting
-that folder leaves everything working, slower.
+The reference forms (``hpcdist/kernels/<noun>.py``) define what a kernel computes, run for every float type
+and on every device, and are what tests compare with. The compiled forms (``hpcdist/kernels/cpu/<noun>.py``,
+numba) take contiguous float32 arrays on the host; they are imported, and compiled or loaded from numba's
+cache, when first called. Deleting that folder leaves everything working, slower.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from hpcdist.array import is_device
 from hpcdist.backends import flags
 
 __all__ = ["KERNELS", "Kernel", "kernel"]
 
 KERNELS: dict[str, Kernel] = {}
 _log = logging.getLogger("hpcdist.kernels")
-_FLOAT32, _INTS = np.dtype(np.float32), (np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.uint32), np.dtype(np.float64))
+_COMPILED_DTYPES = frozenset(np.dtype(d) for d in ("float32", "int32", "int64", "uint32", "uint64"))
 
 
 class Kernel:
@@ -41,7 +42,7 @@ class Kernel:
         self._compiled: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Run the compiled form where it fits the arguments and is switched on, the reference form otherwise."""
+        """Run the compiled form where it fits the arguments and is switched on, else the reference form."""
         if flags.kernel_enabled(self.name) and _compiled_fits(args):
             compiled = self._compiled or self._load()
             if compiled is not None:
@@ -49,18 +50,19 @@ class Kernel:
         return self.reference(*args)
 
     def _load(self) -> Callable[..., Any] | None:
+        """Import the compiled form; where numba is missing or unusable, warn once and switch all off."""
         try:
             found = importlib.import_module(f"hpcdist.kernels.cpu.{self.module}")
-        except ImportError as error:
-            _log.warning("compiled kernel %r is not available (%s); the generic form runs instead", self.name, error)
-            flags.disable_kernel(self.name)
+        except Exception as error:  # a numba that does not fit its NumPy or LLVM fails in many ways
+            _log.warning("compiled kernels are not available (%s); the generic forms run instead", error)
+            flags.disable_kernel("*")
             return None
         self._compiled = getattr(found, self.name)
         return self._compiled
 
 
 def kernel(module: str) -> Callable[[Callable[..., Any]], Kernel]:
-    """Register the decorated reference form; its compiled form is ``hpcdist.kernels.cpu.<module>.<same name>``."""
+    """Register the decorated reference form; ``hpcdist.kernels.cpu.<module>.<same name>`` is compiled."""
 
     def register(reference: Callable[..., Any]) -> Kernel:
         KERNELS[reference.__name__] = Kernel(reference, module)
@@ -70,16 +72,11 @@ def kernel(module: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 def _compiled_fits(args: tuple[Any, ...]) -> bool:
-    """Say whether all arrays are contiguous, on the host, and float32 (or an integer or statistics array)."""
-    floats = 0
+    """Say whether all arrays are contiguous, on the host, and of float32 or an integer type."""
     for a in args:
         if isinstance(a, np.ndarray):
-            if not a.flags.c_contiguous:
+            if a.dtype not in _COMPILED_DTYPES or not a.flags.c_contiguous:
                 return False
-            if a.dtype == _FLOAT32:
-                floats += 1
-            elif a.dtype not in _INTS:
-                return False
-        elif hasattr(a, "__cuda_array_interface__"):
+        elif is_device(a):
             return False
-    return floats > 0
+    return True

@@ -1,0 +1,78 @@
+"""The update of AdamW, and the sum of squares behind a gradient's norm."""
+
+from __future__ import annotations
+
+from hpcdist.array import Array, namespace
+from hpcdist.kernels.precision import wide
+from hpcdist.kernels.registry import kernel
+
+__all__ = ["BLOCK", "LANES", "adamw", "sum_squares", "tree_sum"]
+
+BLOCK, LANES = 1024, 16
+
+
+@kernel("optimizer")
+def adamw(
+    p: Array,
+    parts: Array,
+    m: Array,
+    v: Array,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    correction1: float,
+    correction2: float,
+    grad_scale: float,
+) -> None:
+    """Update ``p`` and its moments in place (Loshchilov, Hutter 2019, algorithm 2).
+
+    Parameters
+    ----------
+    p, m, v : array
+        (n,): parameters, first and second moments.
+    parts : array
+        (k, n): the gradient is ``grad_scale`` times the sum of the rows, added in their order.
+    correction1, correction2 : float
+        ``1 - beta1 ** step`` and ``1 - beta2 ** step``.
+    """
+    g = wide(parts[0])
+    for part in parts[1:]:
+        g = g + wide(part)
+    g = g * grad_scale
+    m[...] = beta1 * wide(m) + (1 - beta1) * g
+    v[...] = beta2 * wide(v) + (1 - beta2) * g * g
+    spread = namespace(p).sqrt(wide(v) / correction2) + eps
+    p[...] = wide(p) * (1 - lr * weight_decay) - (lr / correction1) * wide(m) / spread
+
+
+@kernel("optimizer")
+def sum_squares(x: Array) -> float:
+    """Return the sum of squares of ``x`` (n,), whose bits depend on nothing but its values.
+
+    Squares are float64. A block of 1024 elements is summed in 16 lanes (element ``i`` in lane ``i % 16``, in
+    order), the lanes by a tree; block sums, counted from element 0, by a tree too.
+    """
+    xp = namespace(x)
+    if not x.size:
+        return 0.0
+    padded = xp.zeros(-(-x.size // BLOCK) * BLOCK)
+    padded[: x.size] = x
+    padded *= padded
+    lanes = padded.reshape(-1, BLOCK // LANES, LANES)
+    total = lanes[:, 0]
+    for step in range(1, BLOCK // LANES):
+        total = total + lanes[:, step]
+    while total.shape[1] > 1:
+        half = total.shape[1] // 2
+        total = total[:, :half] + total[:, half:]
+    return tree_sum(total[:, 0])
+
+
+def tree_sum(x: Array) -> float:
+    """Return the sum of ``x`` (n,), n > 0, by the tree that adds neighbours; one without any moves up."""
+    while x.size > 1:
+        even = x.size // 2 * 2
+        x = namespace(x).concatenate([x[0:even:2] + x[1:even:2], x[even:]])
+    return float(x[0])

@@ -1,0 +1,15 @@
+"""In which precision a generic kernel computes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcdist.array import Array
+
+__all__ = ["wide"]
+
+
+def wide(x: Array) -> Array:
+    """Return ``x``, as float32 if it is float16 or bfloat16: sums in those would lose most digits."""
+    narrow = x.dtype.itemsize == 2 and x.dtype.kind in "fV"
+    return x.astype(np.float32) if narrow else x
