@@ -1,17 +1,18 @@
 """The communicator: a group of ranks, eight verbs and their non-blocking forms.
 
-Every implementation (``mpi``, ``local``) fills in the ``i``-verbs; a blocking verb posts the non-blocking form and waits,
-so that every wait has a time limit and there is one code path to test. All verbs are pure: they return new arrays
-unless ``out`` is given. Arrays may be strided or Fortran-ordered and of any numeric dtype; float16 and bfloat16 are summed
-in float32, bool is combined logically.
+Every implementation (``mpi``, ``local``) fills in the ``i``-verbs; a blocking verb posts the non-blocking form and
+waits, so that every wait has a time limit and there is one code path to test. All verbs are pure: they return new
+arrays unless ``out`` is given. Arrays may be strided or Fortran-ordered and of any numeric dtype; float16 and bfloat16
+are summed in float32, bool is combined logically.
 """
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from hpcdist.array import Array
@@ -20,7 +21,7 @@ from hpcdist.comm.work import Work
 __all__ = ["Communicator", "ReduceOp"]
 
 
-class ReduceOp(str, Enum):
+class ReduceOp(StrEnum):
     """How values of several ranks become one."""
 
     SUM = "sum"
@@ -159,7 +160,7 @@ class Communicator(ABC):
         Parameters
         ----------
         x : array
-            On every rank an array of the same shape and dtype; its values count on the root only. Not modified.
+            Same shape and dtype on every rank; its values count on the root only. Not modified.
         """
         return self.ibroadcast(x, root).wait()
 
@@ -168,12 +169,23 @@ class Communicator(ABC):
         self.isend(x, dest, tag).wait()
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Array:
-        """Receive into ``out`` (shape and dtype as sent, may be strided) from rank ``source``. Point to point."""
+        """Receive into ``out`` (shape and dtype as sent, maybe strided) from rank ``source``. Point to point."""
         return self.irecv(out, source, tag).wait()
 
     def barrier(self) -> None:
         """Wait until every rank of the group is here. Collective over the group."""
         self.ibarrier().wait()
+
+    # ---- progress while the caller computes
+    # Nothing to do where posting a verb leaves nothing to do, as for threads.
+    def watch(self, work: Work[Any]) -> None:  # noqa: ARG002, B027
+        """See to it that ``work`` makes progress while the caller computes.
+
+        Where that needs the caller's help, :meth:`poll` gives it.
+        """
+
+    def poll(self) -> None:  # noqa: B027
+        """Make progress with watched works, if nothing else does. Never blocks; cheap to call between operations."""
 
     # ---- small Python objects, for control
     @abstractmethod
@@ -202,6 +214,9 @@ class Communicator(ABC):
         assert twin is not None
         return twin
 
+    def free(self) -> None:  # noqa: B027
+        """Give back what the group holds; it cannot be used any more. Collective over the group."""
+
     # ---- errors
     def agree(self, error: Exception | None) -> None:
         """Raise on every rank if any rank has an error: the same one, that of the lowest rank that has one.
@@ -213,13 +228,17 @@ class Communicator(ABC):
         if not failed:
             return
         first = errors[failed[0]]
+        first.agreed = True  # one traceback of it is enough
         if len(failed) < self.size:
             first.add_note(f"on rank {', '.join(map(str, failed))} of {self.size}")
         raise first from error
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
-        """Run a block whose failure on one rank becomes the same error on all. Collective over the group at its end."""
+        """Run a block whose failure on one rank becomes the same error on all.
+
+        Collective over the group, at the end of the block.
+        """
         error = None
         try:
             yield
@@ -230,12 +249,12 @@ class Communicator(ABC):
 
 def _portable(error: Exception | None) -> Exception | None:
     """Return ``error`` in a form that survives pickling."""
-    import pickle  # noqa: PLC0415
-
     if error is None:
         return None
     try:
         clone = pickle.loads(pickle.dumps(error))
     except Exception:
         clone = None
-    return error if type(clone) is type(error) and str(clone) == str(error) else RuntimeError(f"{type(error).__name__}: {error}")
+    if type(clone) is type(error) and str(clone) == str(error):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
