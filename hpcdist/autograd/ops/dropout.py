@@ -1,0 +1,30 @@
+"""Dropout, drawn from the seed and the global index of each element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.array import Array, namespace
+from hpcdist.autograd import random
+from hpcdist.autograd.op import row
+from hpcdist.autograd.ops.elementwise import unary_signature
+
+__all__ = ["DROPOUT"]
+
+
+@row(unary_signature, linear="joint")
+def dropout(a: Array, *, p: float, key: random.Key, index: Array | None = None) -> tuple[Array, tuple[Array, Any]]:
+    """Set elements to 0 with probability p and scale the others by 1 / (1 - p).
+
+    Srivastava et al. 2014, section 10 (the scaled form). ``index`` gives the global index of each element where ``a``
+    is a part of an array; None: ``a`` is whole.
+    """
+    kept = namespace(a).asarray(random.uniform(key, a.shape, index=index) >= p)
+    scale = a.dtype.type(0.0 if p == 1 else 1 / (1 - p))
+    return a * kept * scale, (kept, scale)
+
+
+@dropout
+def DROPOUT(into: Any, grads: Any, saved: Any, **_: Any) -> None:
+    kept, scale = saved
+    into[0].give(grads[0] * kept * scale)

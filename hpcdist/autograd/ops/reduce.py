@@ -1,0 +1,66 @@
+"""Sums and averages along dimensions."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from hpcdist.array import Array, namespace
+from hpcdist.autograd.op import row
+from hpcdist.autograd.ops.elementwise import LETTERS
+
+__all__ = ["MEAN", "SUM"]
+
+Dims: TypeAlias = int | tuple[int, ...] | None
+
+
+def reduced(ndim: int, dim: Dims) -> tuple[int, ...]:
+    """Return the dimensions that ``dim`` names, counted from the front."""
+    dims = range(ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    for d in dims:
+        if not -ndim <= d < ndim:
+            raise ValueError(f"dim {d} is out of range for {ndim} dimensions")
+    return tuple(d % ndim for d in dims)
+
+
+def _signature(shapes: list[tuple[int, ...]], *, whole: bool, dim: Dims, keepdim: bool) -> str:
+    names, gone = LETTERS[: len(shapes[0])], reduced(len(shapes[0]), dim)
+    inside = "".join(f"[{n}]" if whole and i in gone else n for i, n in enumerate(names))
+    outside = "".join("1" if i in gone else n for i, n in enumerate(names) if keepdim or i not in gone)
+    return f"{inside}->{outside}"
+
+
+def _spread(g: Array, shape: tuple[int, ...], dim: Dims) -> Array:
+    """Stretch the gradient of a reduction back to ``shape``."""
+    gone = reduced(len(shape), dim)
+    kept = tuple(1 if i in gone else n for i, n in enumerate(shape))
+    spread: Array = namespace(g).broadcast_to(g.reshape(kept), shape)
+    return spread
+
+
+@row(lambda shapes, **attrs: _signature(shapes, whole=False, **attrs), linear="joint")
+def sum(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
+    """Add up the elements along ``dim``."""
+    return namespace(a).asarray(a.sum(axis=reduced(a.ndim, dim), dtype=a.dtype, keepdims=keepdim)), ()
+
+
+@sum
+def SUM(into: Any, grads: Any, saved: Any, dim: Dims, keepdim: bool) -> None:
+    into[0].give(_spread(grads[0], into[0].shape, dim))
+
+
+# the average over a cut dimension is not a sum of local averages: shards may be uneven
+@row(lambda shapes, **attrs: _signature(shapes, whole=True, **attrs), linear="joint")
+def mean(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
+    """Average the elements along ``dim``."""
+    gone = reduced(a.ndim, dim)
+    if not a.size:
+        raise ValueError("the mean of no elements is not defined")
+    return namespace(a).asarray(a.mean(axis=gone, dtype=a.dtype, keepdims=keepdim)), ()
+
+
+@mean
+def MEAN(into: Any, grads: Any, saved: Any, dim: Dims, keepdim: bool) -> None:
+    count = 1
+    for d in reduced(len(into[0].shape), dim):
+        count *= into[0].shape[d]
+    into[0].give(_spread(grads[0] / grads[0].dtype.type(count), into[0].shape, dim))

@@ -1,0 +1,134 @@
+"""The same elements in another arrangement."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.array import Array, namespace
+from hpcdist.autograd.op import row
+from hpcdist.autograd.ops.elementwise import LETTERS
+
+__all__ = ["CAT", "GETITEM", "RESHAPE", "SPLIT", "TRANSPOSE"]
+
+
+def _whole(ndim: int) -> str:
+    return "".join(f"[{name}]" for name in LETTERS[:ndim])
+
+
+def _reshape_signature(shapes: list[tuple[int, ...]], *, shape: tuple[int, ...]) -> str:
+    """Leading dimensions that stay as they are may be cut; the rest is rearranged and must be whole."""
+    same = 0
+    while same < min(len(shape), len(shapes[0])) and shape[same] == shapes[0][same]:
+        same += 1
+    kept = LETTERS[:same]
+    inside = "".join(f"[{n}]" for n in LETTERS[same : len(shapes[0])])
+    outside = "".join(f"[{n}]" for n in LETTERS[len(shapes[0]) : len(shapes[0]) + len(shape) - same])
+    return f"{kept}{inside}->{kept}{outside}"
+
+
+@row(_reshape_signature, linear="joint")
+def reshape(a: Array, *, shape: tuple[int, ...]) -> tuple[Array, tuple[()]]:
+    """Return the elements of ``a`` in another shape."""
+    return a.reshape(shape), ()
+
+
+@reshape
+def RESHAPE(into: Any, grads: Any, saved: Any, shape: tuple[int, ...]) -> None:
+    into[0].give(grads[0].reshape(into[0].shape))
+
+
+def _transpose_signature(shapes: list[tuple[int, ...]], *, dims: tuple[int, ...]) -> str:
+    names = LETTERS[: len(shapes[0])]
+    return f"{names}->{''.join(names[d] for d in dims)}"
+
+
+@row(_transpose_signature, linear="joint")
+def transpose(a: Array, *, dims: tuple[int, ...]) -> tuple[Array, tuple[()]]:
+    """Return a view of ``a`` with its dimensions in the order ``dims``."""
+    return a.transpose(dims), ()
+
+
+@transpose
+def TRANSPOSE(into: Any, grads: Any, saved: Any, dims: tuple[int, ...]) -> None:
+    back = sorted(range(len(dims)), key=lambda i: dims[i] % len(dims))
+    into[0].give(grads[0].transpose(back))
+
+
+@row(lambda shapes, index: f"{_whole(len(shapes[0]))}->", linear="joint")
+def getitem(a: Array, *, index: Any) -> tuple[Array, tuple[()]]:
+    """Return ``a[index]`` for integers, slices, ``...``, None, or arrays of integers or bool."""
+    return namespace(a).asarray(a[index]), ()
+
+
+@getitem
+def GETITEM(into: Any, grads: Any, saved: Any, index: Any) -> None:
+    out, beta = into[0].place()
+    if not beta:
+        out[...] = 0
+    if _is_basic(index):
+        out[index] += grads[0]
+    else:
+        namespace(out).add.at(out, index, grads[0])
+
+
+def _is_basic(index: Any) -> bool:
+    """Say whether no element can be picked twice: integers, slices, ``...`` and None only."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(p is None or p is Ellipsis or (isinstance(p, (int, slice)) and not isinstance(p, bool)) for p in parts)
+
+
+def _along(shapes: list[tuple[int, ...]], dim: int, inputs: int, outputs: int) -> str:
+    """One group of letters for all; ``dim`` must be whole and differs from group to group."""
+    ndim = len(shapes[0])
+    group = [LETTERS[i] for i in range(ndim)]
+    names = iter(LETTERS[ndim:])
+
+    def one() -> str:
+        return "".join(f"[{next(names)}]" if i == dim % ndim else n for i, n in enumerate(group))
+
+    return ",".join(one() for _ in range(inputs)) + "->" + ",".join(one() for _ in range(outputs))
+
+
+@row(lambda shapes, dim: _along(shapes, dim, len(shapes), 1), linear="joint")
+def cat(*arrays: Array, dim: int) -> tuple[Array, tuple[list[int]]]:
+    """Join arrays along ``dim``."""
+    return namespace(*arrays).concatenate(arrays, axis=dim), ([a.shape[dim] for a in arrays],)
+
+
+@cat
+def CAT(into: Any, grads: Any, saved: Any, dim: int) -> None:
+    start = 0
+    for target, n in zip(into, saved[0], strict=True):
+        if target is not None:
+            target.give(_cut(grads[0], dim, start, start + n))
+        start += n
+
+
+def _cut(a: Array, dim: int, start: int, stop: int) -> Array:
+    index = [slice(None)] * a.ndim
+    index[dim] = slice(start, stop)
+    return a[tuple(index)]
+
+
+@row(lambda shapes, sizes, dim: _along(shapes, dim, 1, len(sizes)), linear="joint")
+def split(a: Array, *, sizes: tuple[int, ...], dim: int) -> tuple[tuple[Array, ...], tuple[()]]:
+    """Cut ``a`` into views of the given sizes along ``dim``."""
+    if sum(sizes) != a.shape[dim] or min(sizes, default=0) < 0:
+        raise ValueError(f"sizes {sizes} do not add up to {a.shape[dim]}")
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return tuple(_cut(a, dim, end - n, end) for end, n in zip(ends, sizes, strict=True)), ()
+
+
+@split
+def SPLIT(into: Any, grads: Any, saved: Any, sizes: tuple[int, ...], dim: int) -> None:
+    out, beta = into[0].place()
+    start = 0
+    for g, n in zip(grads, sizes, strict=True):
+        part = _cut(out, dim, start, start + n)
+        if g is None:
+            part[...] = part if beta else 0
+        elif beta:
+            part += g
+        else:
+            part[...] = g
+        start += n

@@ -1,0 +1,257 @@
+"""The tape: what was computed, in recorded order, and its replay backwards.
+
+Knows arrays and rows; nothing of modules or ranks. Edges point to nodes and leaves, never to tensors between them, so
+the tape owns no array but what rows saved. Backward replays in reverse recorded order, never in the order of a set:
+ranks that record the same program agree on the order of everything in it, collectives included.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hpcdist.array import Array
+from hpcdist.autograd.op import Op
+from hpcdist.autograd.pool import allocator
+from hpcdist.autograd.replay import Replay
+from hpcdist.autograd.tensor import Tensor
+from hpcdist.errors import explain
+
+__all__ = [
+    "Node",
+    "apply",
+    "backward",
+    "enable_grad",
+    "is_grad_enabled",
+    "no_grad",
+    "queue_callback",
+    "saved_values",
+]
+
+Edge: TypeAlias = "tuple[Node, int] | tuple[Tensor, None] | None"
+Pack: TypeAlias = Callable[[Array], Any]
+Unpack: TypeAlias = Callable[[Any], Array]
+
+_sequence = itertools.count()
+
+
+class Node:
+    """One entry: an operation that ran, where its inputs came from, and what it saved."""
+
+    __slots__ = ("attrs", "edges", "hooks", "op", "outputs", "saved", "seq")
+
+    def __init__(self, op: Op, edges: list[Edge], saved: list[Any], attrs: dict[str, Any], outputs: list[Any]) -> None:
+        self.op, self.edges, self.attrs, self.outputs = op, edges, attrs, outputs
+        self.saved: list[Any] | None = saved
+        self.seq = next(_sequence)
+        self.hooks: list[tuple[int, Callable[[Array], Array | None]]] = []
+
+    def values(self) -> list[Any]:
+        """Return what was saved, unpacked."""
+        if self.saved is None:
+            raise RuntimeError(
+                explain(
+                    f"backward: ran through {self.op.name!r} a second time, and what it saved is gone",
+                    do="say retain_graph=True the first time",
+                )
+            )
+        return [unpack(value) if unpack else value for value, unpack in self.saved]
+
+
+class _Tape(threading.local):
+    """What is being recorded and replayed on this thread."""
+
+    def __init__(self) -> None:
+        self.recording = True
+        self.hooks: list[tuple[Pack, Unpack]] = []
+        self.replays: list[Replay] = []
+
+
+TAPE = _Tape()
+
+
+def apply(op: Op, *inputs: Any, **attrs: Any) -> Any:
+    """Run one operation on tensors, and record what backward needs. The one door.
+
+    An input whose type has ``__apply__(op, inputs, attrs)`` takes over, as with NumPy's ``__array_function__``.
+
+    Returns
+    -------
+    Tensor or tuple of Tensor
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the inputs do not fit; the message names the operation, shapes and dtypes.
+    """
+    for x in inputs:
+        if type(x) is not Tensor:
+            handler = getattr(type(x), "__apply__", None)
+            if handler is not None:
+                return handler(op, inputs, attrs)
+            if not isinstance(x, Tensor):
+                raise TypeError(
+                    explain(
+                        f"{op.name}: an input is not a tensor",
+                        got=type(x).__name__,
+                        do="wrap it: hd.tensor(x)",
+                    )
+                )
+    recording = TAPE.recording and any([x.requires_grad for x in inputs])
+    arrays = [x.data for x in inputs]
+    try:
+        outputs, saved = op.forward(*arrays, recording=recording, **attrs) if op.plans else op.forward(*arrays, **attrs)
+    except (ValueError, TypeError, IndexError) as error:
+        raise type(error)(_describe(op, arrays, attrs, error)) from error
+    many = isinstance(outputs, tuple)
+    results = outputs if many else (outputs,)
+    if not recording:
+        plain = tuple([Tensor(a) for a in results])
+        return plain if many else plain[0]
+    edges = [None if not x.requires_grad else (x, None) if x.node is None else (x.node, x.slot) for x in inputs]
+    node = Node(op, edges, _keep(saved, inputs), attrs, [(a.shape, a.dtype, allocator(a)) for a in results])
+    tensors = tuple([_result(a, node, slot) for slot, a in enumerate(results)])
+    return tensors if many else tensors[0]
+
+
+def _result(array: Array, node: Node, slot: int) -> Tensor:
+    return Tensor._of_node(array, node, slot) if array.dtype.kind in "fcV" else Tensor(array)
+
+
+def _keep(saved: tuple[Any, ...], inputs: tuple[Tensor, ...]) -> list[Any]:
+    """Pack what a row saved: by reference to its node where it is cheap to compute again, else through the hooks."""
+    again = {id(x.data): x for x in inputs if x.node is not None and x.slot in x.node.op.again}
+    kept: list[Any] = []
+    for value in saved:
+        source = again.get(id(value))
+        if source is not None:
+            kept.append(((source.node, source.slot), _compute_again))
+        else:
+            kept.append(_pack(value) if TAPE.hooks and value is not None else (value, None))
+    return kept
+
+
+def _pack(value: Array) -> tuple[Any, Unpack | None]:
+    """Ask the hooks, innermost first; one that has nothing to say returns NotImplemented."""
+    for pack, unpack in reversed(TAPE.hooks):
+        packed = pack(value)
+        if packed is not NotImplemented:
+            return packed, unpack
+    return value, None
+
+
+def _compute_again(reference: tuple[Node, int]) -> Array:
+    node, slot = reference
+    return node.op.again[slot](node.values(), **node.attrs)
+
+
+def _describe(op: Op, arrays: Sequence[Any], attrs: dict[str, Any], error: Exception) -> str:
+    shapes = ", ".join(f"{tuple(a.shape)} {a.dtype}" for a in arrays)
+    shown = {k: v for k, v in attrs.items() if isinstance(v, (int, float, str, bool, tuple, type(None)))}
+    return explain(f"{op.name}: {error}", got=f"inputs {shapes}" + (f"; {shown}" if shown else ""))
+
+
+def backward(tensors: Tensor | Sequence[Tensor], grads: Any = None, *, retain_graph: bool = False) -> None:
+    """Add the gradients of ``tensors`` to ``.grad`` of every leaf they were computed from.
+
+    Parameters
+    ----------
+    tensors : Tensor or sequence of Tensor
+        Scalars, unless ``grads`` says what to start from.
+    grads : array, float or sequence of them, optional
+        Cotangents, of the shapes of ``tensors``; default 1.
+    retain_graph : bool
+        Keep what was saved, so that backward can run through it once more.
+
+    Raises
+    ------
+    RuntimeError
+        If nothing needs gradients, or backward ran here before without ``retain_graph``.
+    """
+    roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    seeds = list(grads) if isinstance(grads, (list, tuple)) else [grads] * len(roots)
+    run([(root, seed_of(root, seed)) for root, seed in zip(roots, seeds, strict=True)], Replay(retain_graph))
+
+
+def seed_of(root: Tensor, seed: Any) -> Array:
+    """Return the cotangent to start from, in the shape and dtype of ``root``."""
+    if not root.requires_grad:
+        raise RuntimeError(
+            explain("backward: the tensor does not depend on anything that needs gradients", got=repr(root))
+        )
+    if seed is None:
+        if root.data.size != 1:
+            raise RuntimeError(
+                explain(
+                    "backward: only a scalar has a gradient of its own",
+                    got=f"shape {root.shape}",
+                    do="pass grads",
+                )
+            )
+        return np.ones_like(root.data)
+    seed = (
+        np.asarray(seed.data if isinstance(seed, Tensor) else seed)
+        if not hasattr(seed, "__cuda_array_interface__")
+        else seed
+    )
+    if seed.shape not in (root.shape, ()):
+        raise RuntimeError(explain("backward: a cotangent has another shape", got=seed.shape, expected=root.shape))
+    return np.broadcast_to(seed, root.shape).astype(root.data.dtype)
+
+
+def run(seeds: Sequence[tuple[Tensor, Array]], replay: Replay) -> None:
+    """Replay the tape below the roots in reverse recorded order, then what was queued."""
+    TAPE.replays.append(replay)
+    try:
+        replay.run(seeds)
+    finally:
+        TAPE.replays.pop()
+
+
+def queue_callback(fn: Callable[[], None]) -> None:
+    """Have ``fn`` called once when the backward that is running has finished; the same ``fn`` is queued once."""
+    if not TAPE.replays:
+        raise RuntimeError("queue_callback: no backward is running\n  do       call it from a vjp or a hook")
+    TAPE.replays[-1].callbacks.setdefault(fn, None)
+
+
+def is_grad_enabled() -> bool:
+    """Say whether operations are recorded on this thread."""
+    return TAPE.recording
+
+
+@contextmanager
+def _grad_mode(recording: bool) -> Iterator[None]:
+    before, TAPE.recording = TAPE.recording, recording
+    try:
+        yield
+    finally:
+        TAPE.recording = before
+
+
+def no_grad() -> Any:
+    """Record nothing in a ``with`` block, or in a function decorated with ``@no_grad()``."""
+    return _grad_mode(False)
+
+
+def enable_grad() -> Any:
+    """Record again inside a ``no_grad`` block."""
+    return _grad_mode(True)
+
+
+@contextmanager
+def saved_values(pack: Pack, unpack: Unpack) -> Iterator[None]:
+    """Pass what is kept for backward through ``pack`` while active; backward reads it back through ``unpack``.
+
+    Hooks form a chain: ``pack(array)`` returns NotImplemented for "not mine", and the next outer one is asked.
+    """
+    TAPE.hooks.append((pack, unpack))
+    try:
+        yield
+    finally:
+        TAPE.hooks.pop()

@@ -1,0 +1,333 @@
+"""The tensor: an array, whether it needs a gradient, and where in the graph it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdist.array import Array, is_device, to_host
+from hpcdist.autograd.op import OPS
+from hpcdist.autograd.pool import empty
+from hpcdist.errors import explain
+
+if TYPE_CHECKING:
+    from hpcdist.autograd.tape import Node
+
+__all__ = ["Tensor", "tensor"]
+
+Hook: TypeAlias = Callable[[Array], Array | None]
+Operand: TypeAlias = Any
+"""A tensor, an array or a number."""
+
+
+class Tensor:
+    """An array in the graph of what was computed.
+
+    Parameters
+    ----------
+    data : array
+        Kept, not copied.
+    requires_grad : bool
+        Collect a gradient for it; floating or complex dtypes only.
+
+    Attributes
+    ----------
+    grad : array or None
+        The gradient that ``backward`` collected, of the same shape and dtype; leaves only. None: none was written
+        since it was last set to None.
+    home : array or None
+        Memory that ``grad`` shall use.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "data",
+        "done_hooks",
+        "grad",
+        "home",
+        "hooks",
+        "node",
+        "requires_grad",
+        "slot",
+    )
+
+    def __init__(self, data: Array, requires_grad: bool = False) -> None:
+        if requires_grad and data.dtype.kind not in "fcV":
+            raise TypeError(explain("Tensor: only floating and complex dtypes have gradients", got=data.dtype))
+        self.data = data
+        self.requires_grad = requires_grad
+        self.node: Node | None = None
+        self.slot = 0
+        self.grad: Array | None = None
+        self.home: Array | None = None
+        self.hooks: Sequence[Hook] = ()
+        self.done_hooks: Sequence[Callable[[Tensor], None]] = ()
+
+    @classmethod
+    def _of_node(cls, data: Array, node: Node, slot: int) -> Tensor:
+        result = Tensor(data)
+        result.requires_grad, result.node, result.slot = True, node, slot
+        return result
+
+    # ---- what it is
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type of the array."""
+        return self.data.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self.data.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.data.size
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation computed it."""
+        return self.node is None
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802 (NumPy's name)
+        """With its dimensions reversed."""
+        return self.transpose()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        body = np.array2string(to_host(self.data), separator=", ", prefix="tensor(")
+        origin = f", from={self.node.op.name}" if self.node else ", requires_grad=True" if self.requires_grad else ""
+        return f"tensor({body}, dtype={self.dtype}{origin})"
+
+    # ---- reading values
+    def item(self) -> Any:
+        """Return the one element as a Python number."""
+        return self.data.item()
+
+    def __float__(self) -> float:
+        return float(self.data)
+
+    def __int__(self) -> int:
+        return int(self.data)
+
+    def __bool__(self) -> bool:
+        return bool(self.data)
+
+    def numpy(self) -> Array:
+        """Return the values as a NumPy array, outside the graph: a view on the host, a copy from a GPU."""
+        return to_host(self.data)
+
+    def detach(self) -> Tensor:
+        """Return the same data outside the graph."""
+        return Tensor(self.data)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        self._refuse_numpy("a NumPy conversion")
+        return np.array(self.data, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        reflected = _UFUNC_OPS.get(ufunc.__name__)
+        if method == "__call__" and reflected and len(inputs) == 2 and not kwargs:
+            return binary(reflected, *inputs)
+        for x in inputs:
+            if isinstance(x, Tensor):
+                x._refuse_numpy(f"numpy.{ufunc.__name__}")
+        plain = [x.data if isinstance(x, Tensor) else x for x in inputs]
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def _refuse_numpy(self, what: str) -> None:
+        if self.requires_grad:
+            raise TypeError(
+                explain(
+                    f"{what} of a tensor that needs gradients would lose them",
+                    do="use hpcdist's operations, or .numpy() to leave the graph",
+                )
+            )
+
+    # ---- gradients
+    def place(self) -> tuple[Array, float]:
+        """Return ``(array, beta)`` for ``array = gradient + beta * array``: the first write of a step does not read."""
+        if self.grad is not None:
+            return self.grad, 1.0
+        self.grad = self.home if self.home is not None else empty(self.data.shape, self.data.dtype, self.data)
+        return self.grad, 0.0
+
+    def backward(self, grad: Any = None, *, retain_graph: bool = False) -> None:
+        """Add gradients to ``.grad`` of every leaf this was computed from; see :func:`hpcdist.autograd.backward`."""
+        from hpcdist.autograd.tape import backward
+
+        backward(self, grad, retain_graph=retain_graph)
+
+    def register_hook(self, hook: Hook) -> Callable[[], None]:
+        """Have ``hook(gradient)`` see, and perhaps replace, this tensor's gradient; return a function that removes it.
+
+        A leaf's hook runs once a backward, before the gradient is added to ``.grad``.
+        """
+        if not self.requires_grad:
+            raise RuntimeError("register_hook: the tensor does not need gradients")
+        if self.node is None:
+            self.hooks = [*self.hooks, hook]
+            return lambda: setattr(self, "hooks", [h for h in self.hooks if h is not hook])
+        entry, hooks = (self.slot, hook), self.node.hooks
+        hooks.append(entry)
+        return lambda: hooks.remove(entry)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Callable[[], None]:
+        """Have ``hook(leaf)`` called when ``.grad`` of this leaf is complete; return a function that removes it."""
+        if not self.requires_grad or self.node is not None:
+            raise RuntimeError("register_post_accumulate_grad_hook: only leaves that need gradients have one")
+        self.done_hooks = [*self.done_hooks, hook]
+        return lambda: setattr(self, "done_hooks", [h for h in self.done_hooks if h is not hook])
+
+    # ---- operators
+    def __add__(self, other: Operand) -> Tensor:
+        return binary("add", self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return binary("mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return binary("div", other, self)
+
+    def __matmul__(self, other: Operand) -> Tensor:
+        return binary("matmul", self, other)
+
+    def __rmatmul__(self, other: Operand) -> Tensor:
+        return binary("matmul", other, self)
+
+    def __neg__(self) -> Tensor:
+        return call("neg", self)
+
+    def __pow__(self, exponent: float) -> Tensor:
+        return call("pow", self, exponent=exponent)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return call("getitem", self, index=index)
+
+    # ---- methods that are operations
+    def exp(self) -> Tensor:
+        """Return e to the power of each element."""
+        return call("exp", self)
+
+    def log(self) -> Tensor:
+        """Return the natural logarithm of each element."""
+        return call("log", self)
+
+    def sqrt(self) -> Tensor:
+        """Return the square root of each element."""
+        return call("sqrt", self)
+
+    def tanh(self) -> Tensor:
+        """Return the hyperbolic tangent of each element."""
+        return call("tanh", self)
+
+    def erf(self) -> Tensor:
+        """Return the error function of each element."""
+        return call("erf", self)
+
+    def sum(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
+        """Add up the elements along ``dim`` (None: all)."""
+        return call("sum", self, dim=dim, keepdim=keepdim)
+
+    def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
+        """Average the elements along ``dim`` (None: all)."""
+        return call("mean", self, dim=dim, keepdim=keepdim)
+
+    def softmax(self, dim: int) -> Tensor:
+        """Return ``exp(x) / sum(exp(x))`` along ``dim``."""
+        return call("softmax", self, dim=dim)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """Return the elements in another shape; one extent may be -1."""
+        return call("reshape", self, shape=_flat(shape))
+
+    def transpose(self, *dims: Any) -> Tensor:
+        """Return the dimensions in another order (default: reversed)."""
+        return call("transpose", self, dims=_flat(dims) or tuple(reversed(range(self.ndim))))
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+        """Cut into pieces of the given sizes (an int: of that size, the last may be shorter) along ``dim``."""
+        n = self.shape[dim]
+        if isinstance(sizes, int):
+            sizes = [min(sizes, n - start) for start in range(0, n, sizes)]
+        pieces: tuple[Tensor, ...] = call("split", self, sizes=tuple(sizes), dim=dim)
+        return pieces
+
+    def to(self, dtype: npt.DTypeLike) -> Tensor:
+        """Return the values in another dtype."""
+        return self if np.dtype(dtype) == self.dtype else call("cast", self, dtype=np.dtype(dtype))
+
+
+_UFUNC_OPS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "matmul": "matmul"}
+
+
+def call(name: str, *inputs: Any, **attrs: Any) -> Any:
+    """Run the operation called ``name``."""
+    from hpcdist.autograd.tape import apply
+
+    return apply(OPS[name], *inputs, **attrs)
+
+
+def binary(name: str, a: Operand, b: Operand) -> Tensor:
+    """Run an operation on two operands, of which at least one is tensor-like; numbers take the dtype of the other."""
+    return call(name, _operand(a, b), _operand(b, a))
+
+
+def _operand(x: Operand, other: Any) -> Any:
+    if hasattr(type(x), "data") and hasattr(type(x), "requires_grad"):
+        return x
+    if isinstance(x, (bool, int, float, complex, np.generic)):
+        return Tensor(np.asarray(x, _dtype_of_number(x, other.dtype)))
+    return Tensor(x if is_device(x) else np.asarray(x))
+
+
+def _dtype_of_number(x: Any, other: np.dtype[Any]) -> np.dtype[Any]:
+    """Numbers are weak: they take the other operand's dtype, unless that cannot hold their kind."""
+    if isinstance(x, (complex, np.complexfloating)) and other.kind != "c":
+        return np.result_type(other, np.complex64)
+    if isinstance(x, (float, np.floating)) and other.kind in "biu":
+        return np.dtype(np.float32)
+    return other
+
+
+def _flat(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(arguments[0]) if len(arguments) == 1 and not isinstance(arguments[0], int) else tuple(arguments)
+
+
+def tensor(data: Any, dtype: npt.DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
+    """Copy ``data`` (an array, a number or nested sequences) into a new leaf.
+
+    Python floats become float32; arrays keep their dtype.
+    """
+    if isinstance(data, Tensor):
+        data = data.data
+    if is_device(data):
+        return Tensor(data.copy() if dtype is None else data.astype(dtype), requires_grad)
+    if dtype is None and not isinstance(data, (np.ndarray, np.generic)) and np.asarray(data).dtype == np.float64:
+        dtype = np.float32
+    return Tensor(np.array(data, dtype=dtype), requires_grad)
