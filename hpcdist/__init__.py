@@ -1,7 +1,7 @@
 """Train models on MPI machines with NumPy and CuPy arrays.
 
-Importing this package loads none of mpi4py, numba, h5py and cupy, and starts no MPI: each name below is fetched when
-it is first used, so that ``import hpcdist`` works on a login node.
+Importing this package loads none of mpi4py, numba, h5py and cupy, and starts no MPI: each name below is fetched
+when it is first used, so that ``import hpcdist`` works on a login node.
 """
 
 from __future__ import annotations

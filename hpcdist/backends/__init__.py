@@ -1,6 +1,6 @@
 """What this machine offers, and the switches (torch.backends).
 
-Each part is imported when it is first asked for: none of them loads the library it describes before it has to.
+Each part is imported when it is first asked for, and loads the library it describes only when it has to.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ __all__ = [
     "affinity",
     "get_cpu_capability",
     "num_threads",
+    "physical_cores",
     "set_threads",
     "shared_cores",
     "thread_variables",
@@ -30,6 +31,7 @@ __all__ = [
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_CORES = Path("/sys/devices/system/cpu")
 _CAPABILITIES = {
     "AVX512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma"},
     "AVX2": {"avx2", "fma"},
@@ -43,12 +45,17 @@ def affinity() -> int:
     return math.ceil(min(len(os.sched_getaffinity(0)), _quota()))
 
 
+def physical_cores() -> int:
+    """Return the number of cores this process may use, hardware threads of one core counted once."""
+    return len({_siblings(core) for core in os.sched_getaffinity(0)})
+
+
 def shared_cores(local_size: int) -> int:
     """Return the number of cores that the ``local_size`` ranks of this node share, as seen by one of them.
 
     Notes
     -----
-    A rank whose mask is smaller than that of its parent was bound by the launcher: such masks add up over the ranks.
+    A rank whose mask is smaller than its parent's was bound by the launcher: such masks add up over the ranks.
     """
     mask = len(os.sched_getaffinity(0))
     try:
@@ -74,7 +81,7 @@ def threads_per_rank(local_size: int, variables: Mapping[str, str], cores: int) 
 
 
 def thread_variables(local_size: int, variables: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Return what each variable that sets a thread count should be; those that the user set keep their values."""
+    """Return what each variable that sets a thread count should be; those that the user set are kept."""
     default = str(threads_per_rank(local_size, variables, cores))
     given = {name: variables.get(name, "") for name in THREAD_VARIABLES}
     return {name: text if _count(text) else default for name, text in given.items()}
@@ -86,7 +93,7 @@ def num_threads() -> int:
 
 
 def set_threads(n: int | None, local_size: int = 1) -> int:
-    """Fix the number of threads of BLAS, OpenMP and numba in this process; return the number that kernels use.
+    """Fix the number of threads of BLAS, OpenMP and numba here; return the number that kernels use.
 
     Parameters
     ----------
@@ -97,14 +104,12 @@ def set_threads(n: int | None, local_size: int = 1) -> int:
 
     Notes
     -----
-    Libraries that are not loaded yet read the variables when they are; loaded ones are told. numba launches a fixed
-    number of threads: asked for more later, kernels use what it launched, and a warning says so.
+    Libraries that are not loaded yet read the variables when they are; loaded ones are told. numba launches a
+    fixed number of threads: asked for more later, kernels use what it launched, and a warning says so.
     """
     global _threads
     if n is not None and n < 1:
-        raise ValueError(
-            explain("set_threads: number of threads", got=n, expected="an integer >= 1, or None")
-        )
+        raise ValueError(explain("set_threads: number of threads", got=n, expected="an integer >= 1, or None"))
     wanted = (
         thread_variables(local_size, os.environ, shared_cores(local_size))
         if n is None
@@ -153,9 +158,17 @@ def _set_numba(text: str) -> int:
 def _set_blas(n: int) -> None:
     """Tell the BLAS libraries that are loaded."""
     if "numpy" in sys.modules:
-        import threadpoolctl  # noqa: PLC0415
+        import threadpoolctl
 
         threadpoolctl.threadpool_limits(n, user_api="blas")
+
+
+def _siblings(core: int) -> str:
+    """Return a name for the physical core that hardware thread ``core`` belongs to."""
+    try:
+        return (_CORES / f"cpu{core}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(core)
 
 
 def _quota() -> float:

@@ -20,7 +20,10 @@ Family = Literal["openmpi", "mpich"]
 
 _NAMES = ("mpirun", "mpiexec", "mpiexec.hydra")
 _QUESTION_S = 20
-_INSTALL = 'pip install "hpcdist[mpi]", or load the site\'s MPI so that mpirun is in PATH (under srun: srun hpcdist run)'
+_INSTALL = (
+    'pip install "hpcdist[mpi]", or load the site\'s MPI so that its mpirun is in PATH; '
+    "under Slurm also: srun hpcdist run JOB"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Launcher:
     path : Path
         Of ``mpirun`` or ``mpiexec``.
     family : str
-        ``"openmpi"``, or ``"mpich"`` for everything with the hydra process manager (MPICH, Intel MPI, MVAPICH).
+        ``"openmpi"``, or ``"mpich"`` for all with the hydra process manager (MPICH, Intel MPI, MVAPICH).
     version : str
         As the program says.
     """
@@ -43,7 +46,7 @@ class Launcher:
 
 
 def find() -> Launcher:
-    """Return the launcher beside this Python, else that of the library mpi4py is linked with, else the one in PATH.
+    """Return the launcher beside this Python, else that of mpi4py's library, else the one in PATH.
 
     Raises
     ------
@@ -68,7 +71,7 @@ def find() -> Launcher:
 
 
 def identify(path: Path, answer: str) -> Launcher | None:
-    """Tell the family and version of the program at ``path`` from its ``answer`` to ``--version``; None if unknown."""
+    """Tell what the program at ``path`` is from its ``answer`` to ``--version``; None if unknown."""
     open_mpi = re.search(r"\(Open MPI\)\s+(\S+)", answer)
     if open_mpi:
         return Launcher(path=path, family="openmpi", version=open_mpi[1])

@@ -1,4 +1,4 @@
-"""Threads of numba's parallel kernels. Nothing here imports numba: a process that does not use it does not pay for it."""
+"""Threads of numba's parallel kernels. Nothing here imports numba: only who uses it pays for it."""
 
 from __future__ import annotations
 

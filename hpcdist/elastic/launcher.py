@@ -1,0 +1,93 @@
+"""Start a job on several ranks, stay with it, and say what went wrong first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from hpcdist.backends import cpu, mpi
+from hpcdist.comm.launched import tasks_per_node
+from hpcdist.elastic import processes, verdict
+from hpcdist.elastic.command import Site, compose
+from hpcdist.elastic.hosts import read_hosts
+from hpcdist.elastic.job import Job
+from hpcdist.elastic.supervisor import Supervisor
+
+__all__ = ["launch"]
+
+_REPORTS = "HPCDIST_ERROR_DIR"
+
+
+def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
+    """Run ``job`` on ``num_ranks`` new processes and return the exit code of the first that failed, 0 if none did.
+
+    Parameters
+    ----------
+    job : Job
+        What every rank runs.
+    num_ranks : int
+        At least 1.
+    hostfile : Path, optional
+        Hosts to use. Default: this one, or those that the batch system has allocated.
+
+    Returns
+    -------
+    int
+        128 + n if the first failure was signal n, or if signal n asked this process to end the job.
+
+    Raises
+    ------
+    LaunchError
+        If the job, the host file or an MPI cannot be found.
+    """
+    job.check()
+    hosts = read_hosts(hostfile) if hostfile else ()
+    launcher = mpi.find()
+    with tempfile.TemporaryDirectory(prefix="hpcdist-", ignore_cleanup_errors=True) as folder:
+        mark = f"{_REPORTS}={folder}"
+        site = Site(
+            variables={**os.environ, _REPORTS: folder},
+            cores=cpu.affinity(),
+            slots=_slots(),
+            root=os.geteuid() == 0,
+            hostfile=hostfile,
+            hosts=hosts,
+        )
+        command = compose(launcher, job, num_ranks, site)
+        for note in command.notes:
+            print(f"hpcdist launch: {note}", file=sys.stderr, flush=True)  # noqa: T201
+        supervisor = Supervisor(
+            command.argv,
+            command.variables,
+            mark=mark,
+            has_failed=lambda: verdict.any_report(Path(folder)),
+            deliver=_Delivery(launcher.family, mark),
+        )
+        status = supervisor.run()
+        end = verdict.judge(Path(folder), status, hydra=launcher.family == "mpich" and job.kind != "program")
+    if end.text:
+        print(f"\n{end.text}", file=sys.stderr, flush=True)  # noqa: T201
+    return 128 + supervisor.ended_by if supervisor.ended_by and status else end.exit_code
+
+
+class _Delivery:
+    """Passes signals on to the launcher of the ranks, or past it to the ranks where it would die of them."""
+
+    def __init__(self, family: mpi.Family, mark: str) -> None:
+        self.family, self.mark = family, mark
+
+    def __call__(self, child: int, number: signal.Signals) -> None:
+        if self.family == "mpich" and number == signal.SIGUSR2:
+            for rank in processes.ranks_below(self.mark, "hydra_pmi_proxy"):
+                os.kill(rank, number)
+        else:
+            os.kill(child, number)
+
+
+def _slots() -> int:
+    """Return how many ranks Open MPI starts here of itself: the allocation's tasks, else one a physical core."""
+    allocated = tasks_per_node(os.environ.get("SLURM_TASKS_PER_NODE", ""))
+    return sum(allocated) or cpu.physical_cores()

@@ -1,0 +1,29 @@
+"""Processes that end when the one that started them does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+__all__ = ["die_with_parent"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(number: signal.Signals, parent: int | None = None) -> None:
+    """Let the kernel send this process signal ``number`` when its parent ends, however that happens.
+
+    Holds across ``exec``; see prctl(2), PR_SET_PDEATHSIG.
+
+    Parameters
+    ----------
+    number : signal.Signals
+        Sent at once if the parent has ended already.
+    parent : int, optional
+        Process id of the parent, where it is known; default: the present one.
+    """
+    expected = os.getppid() if parent is None else parent
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    if os.getppid() != expected:
+        os.kill(os.getpid(), number)
