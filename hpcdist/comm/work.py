@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Work"]
+__all__ = ["Done", "Then", "Work"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -40,5 +42,41 @@ class Work(ABC, Generic[T]):
             If the work is not done.
         """
         if not self.test():
-            raise RuntimeError("Work.result: the work is not done\n  do       call wait(), or test() until it says True")
+            raise RuntimeError(
+                "Work.result: the work is not done\n  do       call wait(), or test() until it says True"
+            )
         return self.wait()
+
+
+class Done(Work[T]):
+    """A work that had nothing to wait for."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def test(self) -> bool:
+        """Say True."""
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> T:  # noqa: ARG002
+        """Return the result."""
+        return self._value
+
+
+class Then(Work[T]):
+    """A work, and what is computed from its result when it is first waited for."""
+
+    def __init__(self, work: Work[S], finish: Callable[[S], T]) -> None:
+        self._work: Work[Any] = work
+        self._finish = finish
+        self._done: Done[T] | None = None
+
+    def test(self) -> bool:
+        """Make progress; say whether there is nothing left to wait for."""
+        return self._done is not None or self._work.test()
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """Block until done and return the result."""
+        if self._done is None:
+            self._done = Done(self._finish(self._work.wait(timeout_s)))
+        return self._done.wait()

@@ -1,0 +1,157 @@
+"""How one mesh axis holds an array: the placements, their duals, and the rule that cuts a dimension into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hpcdist.comm.communicator import ReduceOp
+from hpcdist.errors import explain
+
+__all__ = [
+    "Invariant",
+    "Partial",
+    "Placement",
+    "Replicate",
+    "Shard",
+    "Share",
+    "chunk_range",
+    "chunk_sizes",
+    "dual",
+    "local_shape",
+]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What the ranks of one mesh axis hold of an array."""
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        """Say whether each rank holds a slice (of ``dim``, if given)."""
+        return isinstance(self, Shard) and dim in (None, self.dim)
+
+    def is_replicate(self) -> bool:
+        """Say whether each rank holds the whole and uses it in its own way."""
+        return isinstance(self, Replicate)
+
+    def is_invariant(self) -> bool:
+        """Say whether each rank holds the whole and does the same with it."""
+        return isinstance(self, Invariant)
+
+    def is_partial(self, op: str | None = None) -> bool:
+        """Say whether the array is a combination of what the ranks hold (by ``op``, if given)."""
+        return isinstance(self, Partial) and op in (None, self.op)
+
+
+@dataclass(frozen=True)
+class Shard(Placement):
+    """Each rank holds a slice of dimension ``dim``, by the rule of :func:`chunk_sizes`; negative: from the end."""
+
+    dim: int
+
+    def counted(self, ndim: int) -> Shard:
+        """Return the same with ``dim`` counted from the front.
+
+        Raises
+        ------
+        ValueError
+            If an array with ``ndim`` dimensions has no such one.
+        """
+        if not -ndim <= self.dim < ndim:
+            raise ValueError(explain("Shard: dim", got=self.dim, expected=f"a dimension of an array with {ndim}"))
+        return replace(self, dim=self.dim % ndim)
+
+
+@dataclass(frozen=True)
+class Replicate(Placement):
+    """Each rank holds the whole array and uses its copy in its own way: gradients are partial sums."""
+
+
+@dataclass(frozen=True)
+class Invariant(Placement):
+    """Each rank holds the whole array and does the same with it: gradients are equal everywhere."""
+
+
+@dataclass(frozen=True)
+class Partial(Placement):
+    """The array is what ranks hold, combined element by element by ``op``: sum, avg, max, min or product.
+
+    Only sum and avg are linear, and may be moved to and from; the others may only be finished.
+    """
+
+    op: str = "sum"
+
+    def __post_init__(self) -> None:
+        known = [op.value for op in ReduceOp]
+        if self.op not in known:
+            raise ValueError(explain("Partial: op", got=repr(self.op), expected=f"one of {', '.join(known)}"))
+        object.__setattr__(self, "op", ReduceOp(self.op).value)
+
+    def neutral(self, dtype: Any) -> Any:
+        """Return the scalar that changes nothing: what a rank holds that has nothing to contribute."""
+        dtype = np.dtype(dtype)
+        if self.op in ("max", "min"):
+            return _lowest(dtype) if self.op == "max" else _highest(dtype)
+        return dtype.type(1 if self.op == "product" else 0)
+
+
+@dataclass(frozen=True)
+class Share(Placement):
+    """Each rank holds the array divided by the number of ranks: how gradients of a Partial("avg") look."""
+
+
+def _lowest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "iu":
+        return dtype.type(np.iinfo(dtype).min)
+    return dtype.type(False if dtype.kind == "b" else -np.inf)
+
+
+def _highest(dtype: np.dtype[Any]) -> Any:
+    if dtype.kind in "iu":
+        return dtype.type(np.iinfo(dtype).max)
+    return dtype.type(True if dtype.kind == "b" else np.inf)
+
+
+def dual(placement: Placement) -> Placement:
+    """Return how gradients of an array with this placement are placed; the dual of the dual is the placement itself.
+
+    Raises
+    ------
+    ValueError
+        For a Partial that is not linear.
+    """
+    if isinstance(placement, Partial):
+        if placement.op not in ("sum", "avg"):
+            do = "finish it first: move it to Invariant, Replicate or Shard"
+            raise ValueError(explain(f"Partial({placement.op!r}) is not linear and has no dual placement", do=do))
+        return Replicate() if placement.op == "sum" else Share()
+    if isinstance(placement, Share):
+        return Partial("avg")
+    return Partial() if isinstance(placement, Replicate) else placement
+
+
+def chunk_sizes(n: int, size: int) -> list[int]:
+    """Return how many of ``n`` elements each of ``size`` ranks holds: ceil(n / size) as long as there are any.
+
+    The rule of ``torch.chunk``: 7 on 3 ranks is 3, 3, 1; 4 on 3 is 2, 2, 0.
+    """
+    return [stop - start for start, stop in (chunk_range(n, size, coord) for coord in range(size))]
+
+
+def chunk_range(n: int, size: int, coord: int) -> tuple[int, int]:
+    """Return the first index that rank ``coord`` of ``size`` holds of ``n`` elements, and the one after its last."""
+    chunk = -(-n // size)
+    return min(coord * chunk, n), min((coord + 1) * chunk, n)
+
+
+def local_shape(shape: Sequence[int], placement: Placement, size: int, coord: int) -> tuple[int, ...]:
+    """Return the shape of what rank ``coord`` of ``size`` holds of an array of ``shape``."""
+    local = list(shape)
+    if isinstance(placement, Shard):
+        dim = placement.counted(len(local)).dim
+        start, stop = chunk_range(local[dim], size, coord)
+        local[dim] = stop - start
+    return tuple(local)
