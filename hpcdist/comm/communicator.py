@@ -178,7 +178,7 @@ class Communicator(ABC):
 
     # ---- progress while the caller computes
     # Nothing to do where posting a verb leaves nothing to do, as for threads.
-    def watch(self, work: Work[Any]) -> None:  # noqa: ARG002, B027
+    def watch(self, work: Work[Any]) -> None:  # noqa: B027
         """See to it that ``work`` makes progress while the caller computes.
 
         Where that needs the caller's help, :meth:`poll` gives it.

@@ -1,0 +1,159 @@
+"""Handles on requests that MPI is working on."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from mpi4py import MPI
+
+from hpcdist.comm.mpi.crowding import crowded
+from hpcdist.comm.operation import Operation
+from hpcdist.comm.work import Work
+from hpcdist.errors import DistError
+
+__all__ = ["MpiWork", "poll"]
+
+T = TypeVar("T")
+
+_SPIN_S = 1e-3
+"""How long a wait tries again at once before it gives its core away."""
+_NAP_S = 5e-5
+
+_abandoned: list[MPI.Request] = []
+"""Requests nobody waits for any more: MPI may still write to the buffers they keep alive."""
+
+
+class MpiWork(Work[T]):
+    """A verb under way over MPI.
+
+    Parameters
+    ----------
+    operation : Operation
+        What it is, for messages.
+    requests : list of MPI.Request
+        Done when all are. They keep their buffers alive.
+    finish : callable
+        Makes the result once, in the thread that asks for it, when all requests are done.
+    timeout_s : float
+        Limit of waits.
+    lengths : sequence of int
+        Bytes that the first requests, which are receives, must bring.
+
+    Notes
+    -----
+    A progress thread may call :meth:`progress` at any time; it leaves results and errors to the caller's thread.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        requests: list[MPI.Request],
+        finish: Callable[[], T],
+        *,
+        timeout_s: float,
+        lengths: Sequence[int] = (),
+    ) -> None:
+        self._operation, self._requests, self._lengths = operation, requests, lengths
+        self._statuses = [MPI.Status() for _ in requests] if lengths else None
+        self._finish: Callable[[], T] | None = finish
+        self._timeout_s = timeout_s
+        self._error: DistError | None = None
+        self._lock = threading.RLock()
+        _sweep()
+
+    def __repr__(self) -> str:
+        return f"<MpiWork {self._operation}, {len(self._requests)} requests>"
+
+    def progress(self) -> bool:
+        """Let MPI work; say whether it is done, well or not. Never blocks."""
+        with self._lock:
+            try:
+                if self._requests and not MPI.Request.Testall(self._requests, self._statuses):
+                    return False
+                self._check_lengths()
+            except MPI.Exception as e:
+                self._error = self._explain(e)
+                _abandoned.extend(self._requests)
+            self._requests = []
+            return True
+
+    def _check_lengths(self) -> None:
+        for status, length in zip(self._statuses or [], self._lengths, strict=False):
+            got = status.Get_count(MPI.BYTE)
+            if got != length and self._error is None:
+                self._error = self._operation.mismatched(f"{got} bytes of {length} from rank {status.Get_source()}")
+
+    def test(self) -> bool:
+        """Make progress; say whether the work is done. Never blocks. Raises what went wrong, if something did."""
+        if not self.progress():
+            return False
+        self._settle()
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """Block until done and return the result; see :meth:`hpcdist.comm.work.Work.wait`."""
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        if not poll(self.progress, limit_s):
+            raise self._operation.timed_out(limit_s)
+        return self._settle()
+
+    def _settle(self) -> T:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._finish is not None:
+                self._result = self._finish()
+                self._finish = None
+            return self._result
+
+    def _explain(self, error: MPI.Exception) -> DistError:
+        codes = [status.Get_error() for status in self._statuses or []]
+        code = next((c for c in codes if c not in (MPI.SUCCESS, MPI.ERR_PENDING)), error.Get_error_code())
+        reason = MPI.Get_error_string(code)
+        if MPI.Get_error_class(code) == MPI.ERR_TRUNCATE:
+            return self._operation.mismatched(reason)
+        return self._operation.failed(reason)
+
+    def __del__(self) -> None:
+        _abandoned.extend(self._requests)
+
+
+def _sweep() -> None:
+    """Forget abandoned requests that are over."""
+    for request in list(_abandoned):
+        try:
+            over = request.Test()
+        except MPI.Exception:
+            over = True
+        if over:
+            _abandoned.remove(request)
+
+
+def poll(done: Callable[[], bool], limit_s: float) -> bool:
+    """Call ``done`` until it says True; give up after ``limit_s`` seconds and return False.
+
+    Spins at first, then yields the core each time; where ranks share cores it yields from the start, then naps.
+    """
+    start, pause = time.monotonic(), _pause_crowded if crowded() else _pause
+    while not done():
+        elapsed_s = time.monotonic() - start
+        if elapsed_s > limit_s:
+            return False
+        pause(elapsed_s)
+    return True
+
+
+def _pause(elapsed_s: float) -> None:
+    if elapsed_s > _SPIN_S:
+        os.sched_yield()
+
+
+def _pause_crowded(elapsed_s: float) -> None:
+    if elapsed_s > _SPIN_S:
+        time.sleep(_NAP_S)
+    else:
+        os.sched_yield()
