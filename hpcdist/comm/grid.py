@@ -63,9 +63,7 @@ class Grid:
             return self.names.index(axis)
         if isinstance(axis, int) and -len(self.names) <= axis < len(self.names):
             return axis % len(self.names)
-        raise ValueError(
-            explain("DeviceMesh: axis", got=repr(axis), expected=f"one of {', '.join(self.names)}")
-        )
+        raise ValueError(explain("DeviceMesh: axis", got=repr(axis), expected=f"one of {', '.join(self.names)}"))
 
     def coordinate(self, rank: int) -> tuple[int, ...] | None:
         """Return the place of ``rank``, None if it has none."""
@@ -96,9 +94,7 @@ def _checked_ranks(ranks: Any, num_ranks: int) -> npt.NDArray[np.intp]:
     if array.dtype.kind not in "iu" or array.ndim == 0:
         raise TypeError(explain("DeviceMesh: ranks", got=repr(ranks), expected="a nested list of integers"))
     if array.size == 0 or array.min() < 0 or array.max() >= num_ranks:
-        raise ValueError(
-            explain("DeviceMesh: ranks", got=array.tolist(), expected=f"ranks from 0 to {num_ranks - 1}")
-        )
+        raise ValueError(explain("DeviceMesh: ranks", got=array.tolist(), expected=f"ranks from 0 to {num_ranks - 1}"))
     if len(np.unique(array)) != array.size:
         raise ValueError(explain("DeviceMesh: ranks", got=array.tolist(), expected="every rank at most once"))
     return array.astype(np.intp)
@@ -111,7 +107,5 @@ def _checked_names(names: Names, ndim: int) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in checked):
         raise TypeError(explain("DeviceMesh: names", got=checked, expected="strings"))
     if len(checked) != ndim or len(set(checked)) != ndim:
-        raise ValueError(
-            explain("DeviceMesh: names", got=checked, expected=f"{ndim} different names, one an axis")
-        )
+        raise ValueError(explain("DeviceMesh: names", got=checked, expected=f"{ndim} different names, one an axis"))
     return checked

@@ -9,10 +9,12 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hpcdist.array import Array, namespace
+from hpcdist.comm import arguments
 from hpcdist.comm.communicator import Communicator, ReduceOp
+from hpcdist.comm.operation import Operation
 from hpcdist.comm.reduction import check_reduction, fold
 from hpcdist.comm.rendezvous import Group, LocalWork, Meeting, Post, World, call_site
-from hpcdist.comm.work import Work
+from hpcdist.comm.work import Done, Work
 from hpcdist.errors import CollectiveMismatchError, explain
 
 __all__ = ["LocalCommunicator", "run", "solo"]
@@ -45,9 +47,9 @@ class LocalCommunicator(Communicator):
     # ---- the eight verbs
     def iall_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Work[Array]:
         """Post :meth:`all_reduce`. Collective over the group."""
-        op, x = ReduceOp(op), _copy(x)
+        op, source = ReduceOp(op), _copy("all_reduce", x)
         check_reduction(op, x.dtype)
-        _check_out("all_reduce", x, out)
+        arguments.check_out("all_reduce", x, out)
 
         def finish(meeting: Meeting) -> Array:
             total = fold(meeting.values(), op)
@@ -56,66 +58,47 @@ class LocalCommunicator(Communicator):
             out[...] = total
             return out
 
-        return self._collective("all_reduce", (x.shape, str(x.dtype), op.value), x, x.nbytes, finish)
+        return self._collective("all_reduce", (x.shape, str(x.dtype), op.value), source, finish, x)
 
     def iall_gather(self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None) -> Work[Array]:
         """Post :meth:`all_gather`. Collective over the group."""
-        x = _copy(x)
-        dim = _dim("all_gather", dim, x.ndim)
-        extents = self._sizes("all_gather", sizes, [x.shape[dim]] * self.size)
+        source = _copy("all_gather", x)
+        dim = arguments.dimension("all_gather", dim, x.ndim)
+        extents = arguments.extents("all_gather", sizes, x.shape[dim], self.size)
         if extents[self.rank] != x.shape[dim]:
             text = f"all_gather: extent of dim {dim} on rank {self.rank}"
             raise ValueError(explain(text, got=x.shape[dim], expected=f"{extents[self.rank]}, as sizes says"))
-        rest = x.shape[:dim] + x.shape[dim + 1 :]
-        return self._collective(
-            "all_gather",
-            (dim, rest, str(x.dtype), extents),
-            x,
-            x.nbytes,
-            lambda meeting: namespace(x).concatenate(meeting.values(), axis=dim),
-        )
+        terms = (dim, x.shape[:dim] + x.shape[dim + 1 :], str(x.dtype), extents)
+
+        def finish(meeting: Meeting) -> Array:
+            whole: Array = namespace(x).concatenate(meeting.values(), axis=dim)
+            return whole
+
+        return self._collective("all_gather", terms, source, finish, x)
 
     def ireduce_scatter(
         self, x: Array, dim: int = 0, op: ReduceOp = ReduceOp.SUM, *, sizes: Sequence[int] | None = None
     ) -> Work[Array]:
         """Post :meth:`reduce_scatter`. Collective over the group."""
-        op, x = ReduceOp(op), _copy(x)
+        op, source = ReduceOp(op), _copy("reduce_scatter", x)
         check_reduction(op, x.dtype)
-        dim = _dim("reduce_scatter", dim, x.ndim)
-        extent = x.shape[dim]
-        if sizes is None and extent % self.size:
-            text = f"reduce_scatter: dim {dim} does not divide by {self.size} ranks"
-            raise ValueError(explain(text, got=extent, do="pass sizes, the extent of every rank's slice"))
-        extents = self._sizes("reduce_scatter", sizes, [extent // self.size] * self.size)
-        if sum(extents) != extent:
-            text = f"reduce_scatter: sizes {list(extents)} of dim {dim}"
-            raise ValueError(explain(text, got=f"their sum {sum(extents)}", expected=extent))
+        dim = arguments.dimension("reduce_scatter", dim, x.ndim)
+        extents = arguments.slices(x.shape[dim], sizes, dim, self.size)
         start = sum(extents[: self.rank])
-        mine = (slice(None),) * dim + (slice(start, start + extents[self.rank]),)
-        return self._collective(
-            "reduce_scatter",
-            (x.shape, dim, str(x.dtype), op.value, extents),
-            x,
-            x.nbytes,
-            lambda meeting: fold([value[mine] for value in meeting.values()], op),
-        )
+        mine = (*(slice(None),) * dim, slice(start, start + extents[self.rank]))
+        terms = (x.shape, dim, str(x.dtype), op.value, extents)
+
+        def finish(meeting: Meeting) -> Array:
+            return fold([value[mine] for value in meeting.values()], op)
+
+        return self._collective("reduce_scatter", terms, source, finish, x)
 
     def iall_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Work[list[Array]]:
         """Post :meth:`all_to_all`. Collective over the group."""
-        if len(parts) != self.size or len(shapes) != self.size:
-            got = f"{len(parts)} parts and {len(shapes)} shapes"
-            raise ValueError(
-                explain("all_to_all: parts and shapes", got=got, expected=f"{self.size} of each, one a rank")
-            )
-        copies = [_copy(part) for part in parts]
-        dtypes = sorted({str(part.dtype) for part in copies})
-        if len(dtypes) != 1:
-            raise TypeError(
-                explain("all_to_all: dtype of parts", got=", ".join(dtypes), expected="one for all")
-            )
+        arguments.check_parts(parts, shapes, self.size)
+        copies = [_copy("all_to_all", part) for part in parts]
         value = (copies, [tuple(shape) for shape in shapes])
-        payload = sum(part.nbytes for part in copies)
-        return self._collective("all_to_all", tuple(dtypes), value, payload, self._take_parts)
+        return self._collective("all_to_all", (str(parts[0].dtype),), value, self._take_parts, *parts)
 
     def _take_parts(self, meeting: Meeting) -> list[Array]:
         brought = meeting.values()
@@ -123,88 +106,90 @@ class LocalCommunicator(Communicator):
             for dest, (part, (_, shapes)) in enumerate(zip(parts, brought, strict=True)):
                 if part.shape != shapes[source]:
                     text = f"all_to_all: shape of what rank {source} sends to rank {dest}"
-                    raise CollectiveMismatchError(
-                        explain(text, got=part.shape, expected=f"{shapes[source]}, as rank {dest} says")
-                    )
+                    expected = f"{shapes[source]}, as rank {dest} says"
+                    raise CollectiveMismatchError(explain(text, got=part.shape, expected=expected))
         return [parts[self.rank] for parts, _ in brought]
 
     def ibroadcast(self, x: Array, root: int = 0) -> Work[Array]:
         """Post :meth:`broadcast`. Collective over the group."""
-        self._check_rank("broadcast", "root", root)
-        x = _copy(x)
-        return self._collective(
-            "broadcast",
-            (x.shape, str(x.dtype), root),
-            x,
-            x.nbytes,
-            lambda meeting: meeting.posts[root].value.copy(),
-        )
+        arguments.check_rank("broadcast", "root", root, self.size)
+        source = _copy("broadcast", x)
+
+        def finish(meeting: Meeting) -> Array:
+            value: Array = meeting.posts[root].value.copy()
+            return value
+
+        return self._collective("broadcast", (x.shape, str(x.dtype), root), source, finish, x)
 
     def ibarrier(self) -> Work[None]:
         """Post :meth:`barrier`. Collective over the group."""
-        return self._collective("barrier", (), None, 0, lambda _: None)
+        return self._collective("barrier", (), None, lambda _: None)
 
     def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
         """Post :meth:`send`: the message is buffered, so this is done at once. Point to point."""
-        self._check_rank("send", "dest", dest)
-        x = _copy(x)
-        self._count("send", x.nbytes)
-        self.group.send((self.rank, dest, tag), x)
-        return LocalWork(self.group, "send", list, lambda: None, self.timeout_s)
+        arguments.check_rank("send", "dest", dest, self.size)
+        message = _copy("send", x)
+        self._count("send", x)
+        self.group.send((self.rank, dest, tag), message)
+        return Done(None)
 
     def irecv(self, out: Array, source: int, tag: int = 0) -> Work[Array]:
         """Post :meth:`recv`. Point to point."""
-        self._check_rank("recv", "source", source)
-        self._count("recv", out.nbytes)
+        arguments.check_array("recv", "out", out)
+        arguments.check_rank("recv", "source", source, self.size)
+        self._count("recv", out)
+        operation = self._operation("recv", f"rank {source}", out)
         box, number = self.group.expect((source, self.rank, tag))
 
         def finish() -> Array:
             x = box.messages.pop(number)
             if (x.shape, x.dtype) != (out.shape, out.dtype):
-                got, expected = f"{x.shape} {x.dtype}", f"{out.shape} {out.dtype}, as out"
-                text = f"recv: message from rank {source} with tag {tag}"
-                raise CollectiveMismatchError(explain(text, got=got, expected=expected))
+                raise operation.mismatched(f"{x.dtype} {x.shape}")
             out[...] = x
             return out
 
-        label = self._label("recv", f"(source {source}, tag {tag}, shape {out.shape})", call_site())
-        return LocalWork(
-            self.group, label, lambda: [] if number in box.messages else [source], finish, self.timeout_s
-        )
+        def missing() -> list[int]:
+            return [] if number in box.messages else [source]
+
+        return LocalWork(self.group, operation, missing, finish, self.timeout_s)
 
     # ---- objects and groups
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Return the picklable ``value`` of every rank, in rank order. Collective over the group."""
-        data = pickle.dumps(value)
-        return self._collective(
-            "all_gather_object",
-            (),
-            data,
-            len(data),
-            lambda meeting: [pickle.loads(each) for each in meeting.values()],
-        ).wait()
+        """Return the picklable ``value`` of every rank, in rank order. Collective over the group.
+
+        Raises
+        ------
+        TypeError
+            On every rank, if the value of one cannot be pickled.
+        """
+
+        def finish(meeting: Meeting) -> list[Any]:
+            for rank, (_, reason) in enumerate(meeting.values()):
+                if reason is not None:
+                    what = f"all_gather_object: the value of rank {rank} cannot be pickled"
+                    raise TypeError(explain(what, got=reason, expected="a picklable object"))
+            return [pickle.loads(data) for data, _ in meeting.values()]
+
+        return self._collective("all_gather_object", (), _pickled(value), finish).wait()
 
     def split(self, color: int | None, key: int = 0) -> LocalCommunicator | None:
-        """Form one new group a color, ordered by ``key``, then rank; None with color None.
+        """Form one new group a color (0 or more), ordered by ``key``, then rank; None with color None.
 
         Collective over the group: ranks that want no part call it with ``color=None``.
         """
+        if color is not None and color < 0:
+            raise ValueError(explain("split: color", got=color, expected="an integer >= 0, or None"))
 
         def finish(meeting: Meeting) -> LocalCommunicator | None:
-            asked = meeting.values()
             if color is None:
                 return None
-            ranks = sorted((k, rank) for rank, (c, k) in enumerate(asked) if c == color)
-            members = tuple(self.group.members[rank] for _, rank in ranks)
+            order = sorted((k, rank) for rank, (c, k) in enumerate(meeting.values()) if c == color)
+            members = tuple(self.group.members[rank] for _, rank in order)
             with self.group.world.condition:
-                group = meeting.shared.setdefault(
-                    color, Group(self.group.world, members, f"{self.name}/{color}")
-                )
-            return LocalCommunicator(
-                group, ranks.index((key, self.rank)), timeout_s=self.timeout_s, reproducible=self.reproducible
-            )
+                group = meeting.groups.setdefault(color, Group(self.group.world, members, f"{self.name}/{color}"))
+            return self._within(group)
 
-        return self._collective("split", (), (color, key), 0, finish).wait()
+        return self._collective("split", (), (color, key), finish).wait()
 
     def split_node(self) -> LocalCommunicator:
         """Return the group of ranks that share this rank's memory: all of them. Collective over the group."""
@@ -212,60 +197,43 @@ class LocalCommunicator(Communicator):
         assert group is not None
         return group
 
+    def _within(self, group: Group) -> LocalCommunicator:
+        rank = group.members.index(self.group.members[self.rank])
+        return LocalCommunicator(group, rank, timeout_s=self.timeout_s, reproducible=self.reproducible)
+
     # ---- shared by the verbs
     def _collective(
-        self, verb: str, terms: Hashable, value: Any, payload: int, finish: Callable[[Meeting], T]
+        self, verb: str, terms: Hashable, value: Any, finish: Callable[[Meeting], T], *payload: Array
     ) -> LocalWork[T]:
-        """Post a collective of ``payload`` bytes; ``terms`` must be equal on all ranks."""
-        self._count(verb, payload)
-        site = call_site()
-        meeting = self.group.meet(self._posted, self.rank, Post(verb, terms, value, site))
+        """Post a collective; ``terms`` must be equal on all ranks, ``payload`` is what the caller brought."""
+        self._count(verb, *payload)
+        operation = self._operation(verb, f"all {self.size} ranks of the group", *payload)
+        meeting = self.group.meet(self._posted, self.rank, Post(operation, terms, value))
         self._posted += 1
-        label = self._label(verb, str(terms), site)
-        return LocalWork(self.group, label, meeting.missing, lambda: finish(meeting), self.timeout_s)
+        return LocalWork(self.group, operation, meeting.missing, lambda: finish(meeting), self.timeout_s)
 
-    def _label(self, verb: str, terms: str, site: str) -> str:
-        return f"{verb}{terms} on rank {self.rank} of {self.size} of group {self.name!r}, called at {site}"
+    def _operation(self, verb: str, peers: str, *payload: Array) -> Operation:
+        shape, dtype = (payload[0].shape, payload[0].dtype) if payload else (None, None)
+        return Operation(verb, self.rank, self.size, self.name, shape, dtype, peers, call_site())
 
-    def _count(self, verb: str, payload: int) -> None:
+    def _count(self, verb: str, *payload: Array) -> None:
         self.counts[verb] += 1
-        self.payload_bytes[verb] += payload
-
-    def _check_rank(self, verb: str, argument: str, rank: int) -> None:
-        if not 0 <= rank < self.size:
-            raise ValueError(
-                explain(
-                    f"{verb}: {argument}", got=rank, expected=f"a rank of the group, 0 to {self.size - 1}"
-                )
-            )
-
-    def _sizes(self, verb: str, sizes: Sequence[int] | None, default: Sequence[int]) -> tuple[int, ...]:
-        extents = tuple(int(n) for n in (default if sizes is None else sizes))
-        if len(extents) != self.size or min(extents) < 0:
-            raise ValueError(
-                explain(f"{verb}: sizes", got=list(extents), expected=f"{self.size} extents, none negative")
-            )
-        return extents
+        self.payload_bytes[verb] += sum(x.nbytes for x in payload)
 
 
-def _copy(x: Array) -> Array:
+def _copy(verb: str, x: Array) -> Array:
     """Return a C-ordered copy, so that the caller may go on with the original."""
+    arguments.check_array(verb, "x", x)
     copy: Array = namespace(x).array(x, order="C")
     return copy
 
 
-def _check_out(verb: str, x: Array, out: Array | None) -> None:
-    if out is not None and (out.shape, out.dtype) != (x.shape, x.dtype):
-        raise ValueError(
-            explain(f"{verb}: out", got=f"{out.shape} {out.dtype}", expected=f"{x.shape} {x.dtype}, as x")
-        )
-
-
-def _dim(verb: str, dim: int, ndim: int) -> int:
-    """Return ``dim`` counted from the front."""
-    if not -ndim <= dim < ndim:
-        raise ValueError(explain(f"{verb}: dim", got=dim, expected=f"a dimension of an array with {ndim}"))
-    return dim % ndim
+def _pickled(value: Any) -> tuple[bytes, str | None]:
+    """Return the bytes of ``value``, or why there are none."""
+    try:
+        return pickle.dumps(value), None
+    except Exception as e:
+        return b"", f"{type(value).__name__}: {e}"
 
 
 def solo(*, timeout_s: float = DEFAULT_TIMEOUT_S, reproducible: bool = False) -> LocalCommunicator:
@@ -297,9 +265,7 @@ def run(
             error = e
         world.leave(rank, error)
 
-    threads = [
-        threading.Thread(target=main, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in range(size)
-    ]
+    threads = [threading.Thread(target=main, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -65,9 +65,7 @@ class DeviceMesh:
         self._root, self._axes = self, tuple(range(self.ndim))
         self._flattened: dict[str, DeviceMesh] = {}
         self._coordinate = here = self._grid.coordinate(comm.rank)
-        self._members = comm.split(
-            None if here is None else 0, position(here or (), self.shape if here else ())
-        )
+        self._members = comm.split(None if here is None else 0, position(here or (), self.shape if here else ()))
         self._groups = self._form_groups()
 
     def _form_groups(self) -> tuple[Communicator, ...]:
@@ -150,9 +148,7 @@ class DeviceMesh:
         if self._coordinate is None:
             what = f"{self!r}: this rank is not in the mesh and has no group"
             do = "use groups on members only: elsewhere mesh.get_coordinate() is None"
-            raise DistError(
-                explain(what, got=f"rank {self.comm.rank}", expected=self._root.ranks.tolist(), do=do)
-            )
+            raise DistError(explain(what, got=f"rank {self.comm.rank}", expected=self._root.ranks.tolist(), do=do))
         return self._groups
 
     def __repr__(self) -> str:
@@ -178,13 +174,9 @@ class DeviceMesh:
             return self._root._flattened[names[0]]
         axes = [self.axis_names.index(name) if name in self.axis_names else -1 for name in names]
         if not axes or axes[0] < 0 or axes != sorted(set(axes)):
-            raise KeyError(
-                f"DeviceMesh: got axes {names}, expected some of {self._known()}, each once, in this order"
-            )
+            raise KeyError(f"DeviceMesh: got axes {names}, expected some of {self._known()}, each once, in this order")
         here = self._coordinate
-        part = self._derived(
-            self._grid.part(axes, here or (0,) * self.ndim), tuple(self._axes[a] for a in axes)
-        )
+        part = self._derived(self._grid.part(axes, here or (0,) * self.ndim), tuple(self._axes[a] for a in axes))
         part._coordinate = tuple(here[axis] for axis in axes) if here else None
         part._groups = tuple(self._groups[axis] for axis in axes) if here else ()
         return part
@@ -201,9 +193,7 @@ class DeviceMesh:
         """
         root, groups = self._root, self.get_all_groups()
         if name in root.axis_names or name in root._flattened:
-            raise ValueError(
-                explain("DeviceMesh.flatten: name", got=repr(name), expected=f"none of {root._known()}")
-            )
+            raise ValueError(explain("DeviceMesh.flatten: name", got=repr(name), expected=f"none of {root._known()}"))
         flat = self._derived(self._grid.flat(name), ())
         flat._coordinate = (position(self._coordinate or (), self.shape),)
         flat._groups = groups if self.ndim == 1 else (root._form_group(self._axes, name),)
@@ -237,9 +227,7 @@ def init_device_mesh(
         shape, names = _without_device(shape, names, mesh_dim_names)
         sizes = tuple(int(n) for n in shape)
         if not sizes or min(sizes) < 1 or math.prod(sizes) > comm.size:
-            text = (
-                f"one number or more, each at least 1, their product at most {comm.size}, the number of ranks"
-            )
+            text = f"one number or more, each at least 1, their product at most {comm.size}, the number of ranks"
             raise ValueError(explain("init_device_mesh: shape", got=sizes, expected=text))
     return DeviceMesh(np.arange(math.prod(sizes)).reshape(sizes), names, comm)
 

@@ -40,9 +40,7 @@ def check_reduction(op: ReduceOp, dtype: np.dtype[Any]) -> None:
         do = "reduce with ReduceOp.SUM and divide, or convert to a floating dtype first"
         raise ValueError(explain("reduction: avg", got=dtype, expected="a floating or complex dtype", do=do))
     if op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.kind == "c":
-        raise ValueError(
-            explain(f"reduction: {op.value} of complex numbers", got=dtype, expected="an ordered dtype")
-        )
+        raise ValueError(explain(f"reduction: {op.value} of complex numbers", got=dtype, expected="an ordered dtype"))
 
 
 def fold(arrays: Sequence[Array], op: ReduceOp) -> Array:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcdist.array import Array
-from hpcdist.comm.work import Work
-from hpcdist.errors import CollectiveMismatchError, DistError, DistTimeoutError, explain
+from hpcdist.comm.operation import Operation
+from hpcdist.comm.work import Done, Work
+from hpcdist.errors import CollectiveMismatchError, DistError, explain
 
 __all__ = ["Group", "LocalWork", "Mailbox", "Meeting", "PeerError", "Post", "World", "call_site"]
 
@@ -56,23 +57,24 @@ class Post:
 
     Attributes
     ----------
-    verb : str
-        Name of the collective.
+    operation : Operation
+        The call.
     terms : tuple
-        What must be equal on all ranks.
+        What must be equal on all ranks, besides the verb.
     value : object
         What is exchanged, a copy of the caller's.
-    site : str
-        Where it was called.
     """
 
-    verb: str
+    operation: Operation
     terms: Hashable
     value: Any
-    site: str
+
+    def fits(self, other: Post) -> bool:
+        """Say whether both are parts of one collective."""
+        return (self.operation.verb, self.terms) == (other.operation.verb, other.terms)
 
     def __str__(self) -> str:
-        return f"{self.verb}{self.terms} at {self.site}"
+        return f"{self.operation.verb}{self.terms} at {self.operation.site}"
 
 
 @dataclass
@@ -81,13 +83,13 @@ class Meeting:
 
     size: int
     posts: dict[int, Post] = field(default_factory=dict)
-    shared: dict[Hashable, Any] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
     mismatch: str | None = None
 
     def add(self, rank: int, post: Post) -> None:
         """Take in the post of ``rank``; note if it does not fit those already here."""
         for other, earlier in self.posts.items():
-            if self.mismatch is None and (earlier.verb, earlier.terms) != (post.verb, post.terms):
+            if self.mismatch is None and not earlier.fits(post):
                 got = f"rank {other}: {earlier}\n           rank {rank}: {post}"
                 self.mismatch = explain(
                     "collective: ranks disagree",
@@ -151,59 +153,62 @@ class Group:
             box.awaited += 1
             return box, box.awaited - 1
 
-    def check_alive(self, ranks: Iterable[int]) -> None:
+    def check_alive(self, ranks: Iterable[int], operation: Operation) -> None:
         """Raise if one of these ranks of the group has ended, since it will never come."""
         gone = self.world.gone
-        for rank in ranks:
-            member = self.members[rank]
-            if member not in gone:
-                continue
-            if gone[member] is None:
-                raise DistError(f"rank {member} has ended without taking part in a call that others wait in")
-            first, error = next(iter(self.world.failures().items()))
-            raise PeerError(f"rank {first} failed: {type(error).__name__}: {error}")
+        for member in (self.members[rank] for rank in ranks):
+            if member in gone and gone[member] is None:
+                raise operation.failed(f"rank {member} has ended without taking part")
+            if member in gone:
+                first, error = next(iter(self.world.failures().items()))
+                raise PeerError(f"{operation}: rank {first} failed with {type(error).__name__}: {error}")
 
 
 class LocalWork(Work[T]):
-    """A collective or receive under way: done when no rank is missing any more."""
+    """A collective or receive under way: done when no rank is missing any more.
+
+    Parameters
+    ----------
+    group : Group
+    operation : Operation
+        What it is, for messages.
+    missing : callable
+        Returns the ranks that have not come.
+    finish : callable
+        Makes the result when all have.
+    timeout_s : float
+        Limit of waits.
+    """
 
     def __init__(
         self,
         group: Group,
-        label: str,
+        operation: Operation,
         missing: Callable[[], list[int]],
         finish: Callable[[], T],
         timeout_s: float,
     ) -> None:
-        self.group, self.label, self.timeout_s = group, label, timeout_s
+        self._group, self._operation, self._timeout_s = group, operation, timeout_s
         self._missing, self._finish = missing, finish
-        self._result: list[T] = []
+        self._done: Done[T] | None = None
 
     def _ready(self) -> bool:
         missing = self._missing()
-        self.group.check_alive(missing)
+        self._group.check_alive(missing, self._operation)
         return not missing
 
     def test(self) -> bool:
         """Say whether the work is done. Raises what went wrong, if something did."""
-        with self.group.world.condition:
-            ready = bool(self._result) or self._ready()
-        if ready:
-            self.wait()
-        return ready
+        with self._group.world.condition:
+            return self._done is not None or self._ready()
 
     def wait(self, timeout_s: float | None = None) -> T:
         """Block until done and return the result; see :meth:`hpcdist.comm.work.Work.wait`."""
-        limit = self.timeout_s if timeout_s is None else timeout_s
-        if not self._result:
-            with self.group.world.condition:
-                if not self.group.world.condition.wait_for(self._ready, limit):
-                    raise DistTimeoutError(
-                        explain(
-                            f"{self.label}: not done within {limit:g} s",
-                            got=f"nothing from rank {', '.join(map(str, self._missing()))} of the group",
-                            do="find out what those ranks do, or allow more time (timeout_s)",
-                        )
-                    )
-            self._result.append(self._finish())
-        return self._result[0]
+        if self._done is None:
+            limit_s = self._timeout_s if timeout_s is None else timeout_s
+            with self._group.world.condition:
+                if not self._group.world.condition.wait_for(self._ready, limit_s):
+                    late = f"rank {', '.join(map(str, self._missing()))} of the group"
+                    raise self._operation._replace(peers=late).timed_out(limit_s)
+            self._done = Done(self._finish())
+        return self._done.wait()

@@ -64,19 +64,25 @@ class Done(Work[T]):
 
 
 class Then(Work[T]):
-    """A work, and what is computed from its result when it is first waited for."""
+    """A work, and what is computed from its result when it is first waited for.
+
+    Attributes
+    ----------
+    work : Work
+        What there is to wait for.
+    """
 
     def __init__(self, work: Work[S], finish: Callable[[S], T]) -> None:
-        self._work: Work[Any] = work
+        self.work: Work[Any] = work
         self._finish = finish
         self._done: Done[T] | None = None
 
     def test(self) -> bool:
         """Make progress; say whether there is nothing left to wait for."""
-        return self._done is not None or self._work.test()
+        return self._done is not None or self.work.test()
 
     def wait(self, timeout_s: float | None = None) -> T:
         """Block until done and return the result."""
         if self._done is None:
-            self._done = Done(self._finish(self._work.wait(timeout_s)))
+            self._done = Done(self._finish(self.work.wait(timeout_s)))
         return self._done.wait()
