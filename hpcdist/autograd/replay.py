@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ class Cotangent(Into):
     __slots__ = ("allocate", "array", "home", "replay", "uses")
 
     def __init__(
-        self, replay: Replay, shape: tuple[int, ...], dtype: np.dtype[Any], allocate: Any, home: Any = None
+        self, replay: Replay, shape: tuple[int, ...], dtype: np.dtype[Any], allocate: Any, *, home: Any = None
     ) -> None:
         self.replay, self.shape, self.dtype, self.allocate, self.home = replay, shape, dtype, allocate, home
         self.array: Array | None = None
@@ -184,8 +185,8 @@ class Replay:
         if group is None:
             home = node.op.home
             group = [
-                Cotangent(self, *output, home and (lambda slot=slot: home(slot, **node.attrs)))
-                for slot, output in enumerate(node.outputs)
+                Cotangent(self, shape, dtype, allocate, home=home and functools.partial(home, slot, **node.attrs))
+                for slot, (shape, dtype, allocate) in enumerate(node.outputs)
             ]
             self._cotangents[node.seq] = group
         return group

@@ -1,0 +1,137 @@
+"""Operations of layers as functions, under the names of torch.nn.functional."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.autograd import Tensor, apply, ops, random
+from hpcdist.errors import explain
+
+__all__ = [
+    "cross_entropy",
+    "dropout",
+    "embedding",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "linear_cross_entropy",
+    "log_softmax",
+    "packed_attention",
+    "relu",
+    "rms_norm",
+    "rotary",
+    "silu",
+    "softmax",
+    "swiglu",
+]
+
+IGNORE_INDEX = -100
+CHUNK_ROWS = 512
+"""Rows of logits that exist at a time: as large as keeps the products efficient."""
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``x @ weight.T + bias``: x (..., k), weight (n, k), bias (n,)."""
+    return apply(ops.LINEAR, x, weight) if bias is None else apply(ops.LINEAR, x, weight, bias)
+
+
+def embedding(tokens: Any, weight: Tensor) -> Tensor:
+    """Return the rows ``weight[tokens]``: tokens (...), integers; weight (num, width)."""
+    return apply(ops.EMBEDDING, _plain(tokens), weight)
+
+
+def relu(x: Tensor) -> Tensor:
+    """Return max(x, 0)."""
+    return apply(ops.RELU, x)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """Return x * Phi(x), exactly (``"none"``) or by its ``"tanh"`` form."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(explain("gelu: approximate", got=repr(approximate), expected="'none' or 'tanh'"))
+    return apply(ops.GELU, x, tanh=approximate == "tanh")
+
+
+def silu(x: Tensor) -> Tensor:
+    """Return x * sigmoid(x)."""
+    return apply(ops.SILU, x)
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """Return silu(gate) * up, where the last dimension of x is [gate | up]: (..., 2 n) -> (..., n)."""
+    return apply(ops.SWIGLU, x)
+
+
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """Return exp(x) / sum(exp(x)) along ``dim``."""
+    return apply(ops.SOFTMAX, x, dim=dim)
+
+
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """Return the logarithm of :func:`softmax`."""
+    return apply(ops.LOG_SOFTMAX, x, dim=dim)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """Return the layer norm over the last dimension: weight and bias (n,)."""
+    return apply(ops.LAYER_NORM, x, weight, bias, eps=eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
+    """Return the RMS norm over the last dimension: weight (n,)."""
+    return apply(ops.RMS_NORM, x, weight, eps=eps)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Set elements to 0 with probability p and scale the others by 1 / (1 - p); nothing if not ``training``.
+
+    The draw depends on the seed, the step and the part of it (``hpcdist.autograd.random.at``), and on how many draws
+    went before it there.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(explain("dropout: p", got=p, expected="a probability, 0 to 1"))
+    return apply(ops.DROPOUT, x, p=p, key=random.next_key("dropout")) if training and p else x
+
+
+def packed_attention(qkv: Tensor, num_heads: int, is_causal: bool = True) -> Tensor:
+    """Return softmax(q k^T / sqrt(head_dim)) v of every head: (batch, seq, 3 d) -> (batch, seq, d).
+
+    The last dimension is head-major: q, k and v of head 0, then of head 1, and so on.
+    """
+    return apply(ops.ATTENTION, qkv, num_heads=num_heads, causal=is_causal)
+
+
+def rotary(qkv: Tensor, num_heads: int, base: float = 10000.0) -> Tensor:
+    """Rotate q and k of packed q, k, v by their positions (rotary embedding)."""
+    return apply(ops.ROTARY, qkv, num_heads=num_heads, base=base)
+
+
+def cross_entropy(logits: Tensor, targets: Any, ignore_index: int = IGNORE_INDEX, reduction: str = "mean") -> Tensor:
+    """Return -log softmax(logits)[target] in nats, averaged or added up over the targets that are not ``ignore_index``.
+
+    Parameters
+    ----------
+    logits : Tensor, shape (..., classes)
+        Classes come last, unlike in torch.
+    targets : integer array or Tensor, shape (...)
+    """
+    return apply(ops.CROSS_ENTROPY, logits, _plain(targets), ignore_index=ignore_index, reduction=reduction)
+
+
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, targets: Any, ignore_index: int = IGNORE_INDEX, reduction: str = "mean"
+) -> Tensor:
+    """Return ``cross_entropy(x @ weight.T, targets)`` without the logits: x (..., k), weight (classes, k)."""
+    return apply(
+        ops.LINEAR_CROSS_ENTROPY,
+        x,
+        weight,
+        _plain(targets),
+        ignore_index=ignore_index,
+        reduction=reduction,
+        chunk_rows=CHUNK_ROWS,
+    )
+
+
+def _plain(indices: Any) -> Any:
+    return indices if hasattr(type(indices), "requires_grad") else Tensor(indices)

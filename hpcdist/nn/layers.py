@@ -1,0 +1,128 @@
+"""Layers under torch's names: containers, linear, embedding, norms, dropout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdist.autograd import Tensor, apply, ops
+from hpcdist.nn import functional as F
+from hpcdist.nn import init
+from hpcdist.nn.module import Module, Parameter
+
+__all__ = ["Dropout", "Embedding", "LayerNorm", "Linear", "ModuleList", "RMSNorm", "Sequential"]
+
+
+class ModuleList(Module):
+    """A list of modules, named by their positions."""
+
+    def __init__(self, modules: Iterable[Module] = ()) -> None:
+        super().__init__()
+        for module in modules:
+            self.append(module)
+
+    def append(self, module: Module) -> None:
+        """Add a module at the end."""
+        self.children[str(len(self.children))] = module
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.children.values())
+
+    def __len__(self) -> int:
+        return len(self.children)
+
+    def __getitem__(self, index: int) -> Module:
+        return list(self.children.values())[index]
+
+
+class Sequential(ModuleList):
+    """Modules that are applied one after another."""
+
+    def __init__(self, *modules: Module) -> None:
+        super().__init__(modules)
+
+    def forward(self, x: Any) -> Any:
+        for module in self:
+            x = module(x)
+        return x
+
+
+class Linear(Module):
+    """``x @ weight.T + bias``.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        k and n: weight is (n, k), bias (n,); both start uniform in +-1/sqrt(k), as torch's.
+    bias : bool
+        Whether there is one.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, dtype: npt.DTypeLike = np.float32
+    ) -> None:
+        super().__init__()
+        self.weight = Parameter(np.empty((out_features, in_features), dtype))
+        self.bias = Parameter(np.empty(out_features, dtype)) if bias else None
+        bound = max(in_features, 1) ** -0.5
+        for parameter in self.slots.values():
+            init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Embedding(Module):
+    """Rows of a table: weight (num_embeddings, embedding_dim), which start standard normal."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, dtype: npt.DTypeLike = np.float32) -> None:
+        super().__init__()
+        self.weight = init.normal_(Parameter(np.empty((num_embeddings, embedding_dim), dtype)))
+
+    def forward(self, tokens: Any) -> Tensor:
+        return F.embedding(tokens, self.weight)
+
+
+class LayerNorm(Module):
+    """Layer norm over the last dimension, of extent ``normalized_shape``: weight and bias of that extent."""
+
+    def __init__(self, normalized_shape: int, eps: float = 1e-5, dtype: npt.DTypeLike = np.float32) -> None:
+        super().__init__()
+        self.weight = Parameter(np.ones(normalized_shape, dtype))
+        self.bias = Parameter(np.zeros(normalized_shape, dtype))
+        self.eps = eps
+
+    def forward(self, x: Tensor, branch: Tensor | None = None) -> Any:
+        """Return the norm of x; with a ``branch``: ``x + branch`` and its norm, for a residual stream."""
+        if branch is None:
+            return F.layer_norm(x, self.weight, self.bias, self.eps)
+        return apply(ops.ADD_LAYER_NORM, x, branch, self.weight, self.bias, eps=self.eps)
+
+
+class RMSNorm(Module):
+    """RMS norm over the last dimension, of extent ``normalized_shape``: weight of that extent."""
+
+    def __init__(self, normalized_shape: int, eps: float = 1e-5, dtype: npt.DTypeLike = np.float32) -> None:
+        super().__init__()
+        self.weight = Parameter(np.ones(normalized_shape, dtype))
+        self.eps = eps
+
+    def forward(self, x: Tensor, branch: Tensor | None = None) -> Any:
+        """Return the norm of x; with a ``branch``: ``x + branch`` and its norm, for a residual stream."""
+        if branch is None:
+            return F.rms_norm(x, self.weight, self.eps)
+        return apply(ops.ADD_RMS_NORM, x, branch, self.weight, eps=self.eps)
+
+
+class Dropout(Module):
+    """Set elements to 0 with probability p while training."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.p, self.training)

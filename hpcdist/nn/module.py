@@ -1,0 +1,207 @@
+"""The module: slots for parameters, child modules, and hooks around a call. Knows nothing about ranks.
+
+Strategies touch a module in three places: they put other tensors into its slots, they add hooks that run before and
+after its forward, and they wrap its call (``around``). Names never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from hpcdist.array import Array
+from hpcdist.autograd import Tensor
+from hpcdist.errors import explain
+
+__all__ = ["Module", "Parameter"]
+
+
+def Parameter(data: Array, requires_grad: bool = True) -> Tensor:  # noqa: N802 (torch's name)
+    """Return a tensor to be trained. A tensor that is assigned to a module becomes one of its parameters."""
+    return Tensor(data, requires_grad)
+
+
+class Module:
+    """Base of all modules: define ``forward``, assign tensors and modules as attributes.
+
+    Attributes
+    ----------
+    slots : dict of str to Tensor
+        Parameters that belong to this module itself.
+    buffers : dict of str to Tensor
+        State that is saved but not trained.
+    children : dict of str to Module
+        Modules it is made of.
+    pre, post : list of function ``(module) -> None``
+        Run before and after ``forward``, also when it raises; ``post`` in reverse order.
+    around : list of function ``(call) -> call``
+        Wrap a call, hooks included; the last is the outermost.
+    training : bool
+        Whether dropout and the like are active.
+    """
+
+    slots: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    children: dict[str, Module]
+    pre: list[Callable[[Module], None]]
+    post: list[Callable[[Module], None]]
+    around: list[Callable[[Callable[..., Any]], Callable[..., Any]]]
+    training: bool
+
+    def __init__(self) -> None:
+        self.__dict__.update(slots={}, buffers={}, children={}, pre=[], post=[], around=[], training=True)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "slots" not in self.__dict__:
+            raise AttributeError(explain(f"{type(self).__name__}.{name}", do="call super().__init__() first"))
+        tables: tuple[dict[str, Any], ...] = (self.slots, self.buffers, self.children, self.__dict__)
+        for table in tables:
+            table.pop(name, None)
+        if isinstance(value, Module):
+            self.children[name] = value
+        elif _is_tensor(value):
+            self.slots[name] = value
+        else:
+            self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        for table in ("slots", "children", "buffers"):
+            found = self.__dict__.get(table, {})
+            if name in found:
+                return found[name]
+        raise AttributeError(f"{type(self).__name__} has no parameter, module, buffer or attribute {name!r}")
+
+    def register_buffer(self, name: str, value: Array) -> None:
+        """Keep an array that is saved with the module and not trained."""
+        self.buffers[name] = Tensor(value)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute the module's value; every module defines it."""
+        raise TypeError(f"{type(self).__name__} defines no forward for {len(args) + len(kwargs)} arguments")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call: Callable[..., Any] = self._call
+        for wrap in self.around:
+            call = wrap(call)
+        return call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        done = 0
+        try:
+            for hook in self.pre:
+                hook(self)
+                done += 1
+            return self.forward(*args, **kwargs)
+        finally:
+            if done == len(self.pre):
+                for hook in reversed(self.post):
+                    hook(self)
+
+    # ---- walking the tree
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yield (name, module) of this module, whose name is "", and of all below it."""
+        yield prefix, self
+        for name, child in self.children.items():
+            yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
+
+    def modules(self) -> Iterator[Module]:
+        """Yield this module and all below it."""
+        return (module for _, module in self.named_modules())
+
+    def named_slots(self) -> Iterator[tuple[str, Module, str]]:
+        """Yield (name, owner, key) of every parameter slot; a tied parameter has several."""
+        for prefix, module in self.named_modules():
+            for key in module.slots:
+                yield f"{prefix}.{key}" if prefix else key, module, key
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, parameter), a tied one under its first name only."""
+        seen: set[int] = set()
+        for name, owner, key in self.named_slots():
+            parameter = owner.slots[key]
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield name, parameter
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Yield every parameter once."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, buffer)."""
+        for prefix, module in self.named_modules():
+            for key, buffer in module.buffers.items():
+                yield f"{prefix}.{key}" if prefix else key, buffer
+
+    # ---- state
+    def state_dict(self) -> dict[str, Array]:
+        """Return the arrays of parameters and buffers by name: the ones in use, not copies."""
+        return {name: t.data for name, t in (*self.named_parameters(), *self.named_buffers())}
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
+        """Copy values into parameters and buffers.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            Of the same shapes; cast to the dtype that is there.
+        strict : bool
+            Whether a name that is missing or unknown is an error.
+
+        Raises
+        ------
+        ValueError
+            Before anything is changed.
+        """
+        own = self.state_dict()
+        missing, unknown = [n for n in own if n not in state], [n for n in state if n not in own]
+        if strict and (missing or unknown):
+            raise ValueError(explain("load_state_dict: names do not match", got=f"unknown {unknown}", expected=missing))
+        for name in own.keys() & state.keys():
+            if tuple(np.shape(state[name])) != own[name].shape:
+                raise ValueError(
+                    explain(f"load_state_dict: {name}", got=np.shape(state[name]), expected=own[name].shape)
+                )
+        for name in own.keys() & state.keys():
+            own[name][...] = state[name].data if isinstance(state[name], Tensor) else state[name]
+
+    def train(self, mode: bool = True) -> Self:
+        """Make dropout and the like active in this module and all below it."""
+        for module in self.modules():
+            module.__dict__["training"] = mode
+        return self
+
+    def eval(self) -> Self:
+        """Make dropout and the like inactive."""
+        return self.train(False)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Say whether the parameters are trained."""
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
+
+    def to(self, dtype: Any) -> Self:
+        """Cast floating parameters and buffers."""
+        for _, tensor in (*self.named_parameters(), *self.named_buffers()):
+            if tensor.data.dtype.kind in "fV":
+                tensor.data = tensor.data.astype(dtype)
+        return self
+
+    def __repr__(self) -> str:
+        own = [f"{key}: {tuple(t.shape)} {t.dtype}" for key, t in self.slots.items()]
+        inside = [f"{key}: {child!r}".replace("\n", "\n  ") for key, child in self.children.items()]
+        body = "".join(f"\n  {line}" for line in own + inside)
+        return f"{type(self).__name__}({body}\n)" if body else f"{type(self).__name__}()"
+
+
+def _is_tensor(value: Any) -> bool:
+    """Say whether ``value`` is a tensor, or behaves as one in the graph."""
+    return isinstance(value, Tensor) or hasattr(type(value), "__apply__")
