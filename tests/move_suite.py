@@ -1,0 +1,152 @@
+"""Every move of the redistribution table against a global NumPy answer: bodies of tests that take a communicator."""
+
+import contextlib
+import functools
+
+import numpy as np
+
+from hpcdist.autograd import Tensor
+from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, local_shape, move, redistribute, transpose
+from hpcdist.dtensor.placements import Share, chunk_range, dual
+
+S0, S1, P, R, I = Shard(0), Shard(1), Partial(), Replicate(), Invariant()
+AVG = Partial("avg")
+LINEAR = (S0, S1, P, R, I)
+PAIRS = [(src, dst) for src in LINEAR for dst in LINEAR if src != dst]
+SCALED_PAIRS = [(src, dst) for src in (*LINEAR, AVG) for dst in (*LINEAR, AVG) if src != dst and AVG in (src, dst)]
+SHAPES = [(4, 6), (5, 7), (3, 2), (1, 4), (0, 3), (6, 5, 2)]
+
+COLLECTIVE = {
+    ("Shard", "Shard"): "iall_to_all",
+    ("Shard", "Replicate"): "iall_gather",
+    ("Shard", "Invariant"): "iall_gather",
+    ("Partial", "Shard"): "ireduce_scatter",
+    ("Partial", "Replicate"): "iall_reduce",
+    ("Partial", "Invariant"): "iall_reduce",
+}
+VERBS = ("iall_reduce", "iall_gather", "ireduce_scatter", "iall_to_all", "ibroadcast", "ibarrier", "isend", "irecv")
+
+
+@contextlib.contextmanager
+def recorded(comm):
+    """Yield a list that gets (verb, bytes brought) of every verb posted on ``comm`` in the block."""
+    calls = []
+
+    def post(verb, original, *args, **kwargs):
+        brought = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
+        calls.append((verb, sum(x.nbytes for x in brought)))
+        return original(*args, **kwargs)
+
+    for verb in VERBS:
+        setattr(comm, verb, functools.partial(post, verb, getattr(comm, verb)))
+    try:
+        yield calls
+    finally:
+        for verb in VERBS:
+            delattr(comm, verb)
+
+
+def whole_array(shape, dtype, seed=0):
+    """Small integers, so that sums are exact in every dtype."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-3, 4, shape)
+    return (values + 1j * rng.integers(-3, 4, shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
+
+
+def pieces(whole, placement, size):
+    """Return what each rank holds of ``whole``, cut by hand."""
+    if isinstance(placement, Shard):
+        spans = [chunk_range(whole.shape[placement.dim], size, coord) for coord in range(size)]
+        return [np.take(whole, range(*span), axis=placement.dim) for span in spans]
+    if isinstance(placement, Share):
+        return [whole / size] * size
+    if isinstance(placement, Partial):
+        parts = [whole_array(whole.shape, whole.dtype, seed=100 + coord) for coord in range(size - 1)]
+        total = whole * size if placement.op == "avg" else whole
+        return [*parts, total - sum(parts, np.zeros_like(whole))]
+    return [whole] * size
+
+
+def joined(parts, placement):
+    """Return the array that ranks hold as ``parts``; where all hold the same, check that they do."""
+    if isinstance(placement, Shard):
+        return np.concatenate(parts, axis=placement.dim)
+    if isinstance(placement, Partial):
+        total = sum(parts[1:], parts[0])
+        return total / len(parts) if placement.op == "avg" else total
+    for part in parts:
+        np.testing.assert_array_equal(part, parts[0])
+    return parts[0] * len(parts) if isinstance(placement, Share) else parts[0]
+
+
+def inner(comm, x, g, placement):
+    """Return <x, g> over all ranks; what is invariant counts once, as all ranks hold one value and one gradient."""
+    each = comm.all_gather_object(np.vdot(x.astype(np.complex128), g.astype(np.complex128)))
+    return each[0] if placement == I else sum(each)
+
+
+def expected_calls(x, src, dst):
+    verb = COLLECTIVE.get((type(src).__name__, type(dst).__name__))
+    return [(verb, x.nbytes)] if verb else []
+
+
+def check_values(comm, src, dst, shape, dtype):
+    """The right values in the right layout, by the one collective the table names, of this rank's bytes."""
+    whole = whole_array(shape, dtype)
+    x = pieces(whole, src, comm.size)[comm.rank]
+    before = x.copy()
+    with recorded(comm) as calls:
+        y = move(x, src, dst, comm, shape)
+    assert calls == expected_calls(x, src, dst)
+    assert y.shape == local_shape(shape, dst, comm.size, comm.rank)
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(x, before)
+    np.testing.assert_array_equal(joined(comm.all_gather_object(y), dst), whole)
+
+
+def check_transpose(comm, src, dst, shape):
+    """<move(x), g> == <x, move_T(g)>, and the gradient is placed as the dual says."""
+    x = pieces(whole_array(shape, np.float64), src, comm.size)[comm.rank]
+    g = pieces(whole_array(shape, np.float64, seed=7), dual(dst), comm.size)[comm.rank]
+    y = move(x, src, dst, comm, shape)
+    back = transpose(src, dst)
+    with recorded(comm) as calls:
+        gradient = move(g, *back, comm, shape)
+    assert back == (dual(dst), dual(src))
+    assert AVG in (src, dst) or calls == expected_calls(g, *back)
+    joined(comm.all_gather_object(gradient), dual(src))
+    np.testing.assert_allclose(inner(comm, y, g, dst), inner(comm, x, gradient, src), rtol=1e-13, atol=1e-11)
+
+
+def check_gradient(comm, src, dst, shape):
+    """Autograd makes the transposed move, with its collective and no other."""
+    x = Tensor(pieces(whole_array(shape, np.float64), src, comm.size)[comm.rank], requires_grad=True)
+    g = pieces(whole_array(shape, np.float64, seed=7), dual(dst), comm.size)[comm.rank]
+    with recorded(comm) as calls:
+        y = redistribute(x, src, dst, comm, shape)
+        y.backward(g)
+    expected = move(g, *transpose(src, dst), comm, shape)
+    assert calls == expected_calls(x.data, src, dst) + expected_calls(g, *transpose(src, dst))
+    np.testing.assert_array_equal(y.data, move(x.data, src, dst, comm, shape))
+    np.testing.assert_array_equal(x.grad, expected)
+
+
+def check_extremum(comm, op, dst, shape):
+    """Maximum and minimum: NumPy's value, and the gradient at the first rank that holds it."""
+    parts = [whole_array(shape, np.float64, seed=coord) for coord in range(comm.size)]
+    x = Tensor(parts[comm.rank], requires_grad=True)
+    whole = getattr(np, op)(np.stack(parts), axis=0)
+    upstream = whole_array(shape, np.float64, seed=9)
+    y = redistribute(x, Partial(op), dst, comm, shape)
+    y.backward(pieces(upstream, dual(dst), comm.size)[comm.rank])
+    owner = getattr(np, f"arg{op}")(np.stack(parts), axis=0) if whole.size else np.zeros(shape)
+    np.testing.assert_array_equal(y.data, pieces(whole, dst, comm.size)[comm.rank])
+    np.testing.assert_array_equal(x.grad, np.where(owner == comm.rank, upstream, 0))
+
+
+def check_finish(comm, op, dst, shape, dtype):
+    """A product, maximum or minimum can be finished."""
+    combine = {"product": np.multiply, "max": np.maximum, "min": np.minimum}[op]
+    parts = [whole_array(shape, dtype, seed=coord) for coord in range(comm.size)]
+    y = move(parts[comm.rank], Partial(op), dst, comm, shape)
+    np.testing.assert_array_equal(y, pieces(functools.reduce(combine, parts), dst, comm.size)[comm.rank])
