@@ -1,9 +1,9 @@
 """The GPT against the hand-written NumPy one."""
 
 import numpy as np
+import numpy_gpt
 import pytest
 
-import numpy_gpt
 from hpcdist import nn
 from hpcdist.autograd import manual_seed
 

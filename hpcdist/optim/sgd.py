@@ -1,0 +1,72 @@
+"""Stochastic gradient descent, with momentum by the formulas of torch (Sutskever et al. 2013, up to a factor)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcdist.autograd import Tensor
+from hpcdist.errors import explain
+from hpcdist.optim.optimizer import Optimizer, Parameters, parts_of
+
+__all__ = ["SGD"]
+
+
+class SGD(Optimizer):
+    """Gradient descent.
+
+    Parameters
+    ----------
+    params : see :data:`hpcdist.optim.optimizer.Parameters`
+    lr : float
+        Step size.
+    momentum, dampening : float
+        The velocity becomes ``momentum * velocity + (1 - dampening) * gradient``; the first one is the gradient.
+    weight_decay : float
+        Added to the gradient, times the parameter.
+    nesterov : bool
+        Step along ``gradient + momentum * velocity``.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        if lr < 0 or momentum < 0 or weight_decay < 0:
+            raise ValueError(
+                explain(
+                    "SGD: options",
+                    got=f"lr {lr}, momentum {momentum}, weight_decay {weight_decay}",
+                    expected="all >= 0",
+                )
+            )
+        if nesterov and (momentum == 0 or dampening != 0):
+            raise ValueError(explain("SGD: nesterov", do="use a momentum above 0 and no dampening"))
+        super().__init__(
+            params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov
+        )
+
+    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        flat, parts = parameter.data.reshape(-1), parts_of(parameter)
+        gradient = parts[0] if len(parts) == 1 else parts.sum(0)
+        if group["weight_decay"]:
+            gradient = gradient + group["weight_decay"] * flat
+        if group["momentum"]:
+            gradient = self._with_momentum(gradient, state, group)
+        flat -= group["lr"] * gradient
+
+    @staticmethod
+    def _with_momentum(gradient: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        if not state:
+            state["momentum_buffer"] = np.array(gradient)
+        else:
+            state["momentum_buffer"] *= group["momentum"]
+            state["momentum_buffer"] += (1 - group["dampening"]) * gradient
+        velocity = state["momentum_buffer"]
+        return gradient + group["momentum"] * velocity if group["nesterov"] else velocity
