@@ -1,0 +1,178 @@
+"""Plain ``pytest`` runs each file of tests/mpi once a rank count, through the launcher; ``--with-mpi`` is a rank."""
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcdist.comm.launched import launched
+
+MPI_TESTS = Path(__file__).parent / "mpi"
+RANKS = (1, 2, 3, 4)
+LIMIT_S = 300
+TEST_LIMIT_S = 60
+NOTHING_SELECTED = 5
+REPORTS = "HPCDIST_TEST_REPORTS"
+
+
+@pytest.fixture(scope="session")
+def repeats():
+    """How often tests of chance and of races are repeated: HPCDIST_TEST_REPEATS."""
+    return int(os.environ.get("HPCDIST_TEST_REPEATS", "2"))
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if MPI_TESTS not in module_path.parents:
+        return None
+    if not parent.config.getoption("--with-mpi", default=False):
+        return RankFile.from_parent(parent, path=module_path)
+    _check_size(module_path)
+    return None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Undo what pytest-mpi does to everything in a folder named mpi: it skips it without --with-mpi."""
+    for item in items:
+        if isinstance(item, RankItem):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "skip"]
+
+
+def _check_size(path):
+    place = launched(os.environ)
+    size, wanted = place.size if place else 1, _ranks(path)
+    if size < min(wanted):
+        raise pytest.UsageError(f"{path.name}: needs {min(wanted)} ranks or more, got {size}")
+
+
+def _ranks(path):
+    """Return the module's constant RANKS without importing it."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["RANKS"]:
+            return tuple(ast.literal_eval(node.value))
+    return RANKS
+
+
+class RankFile(pytest.File):
+    """A file of tests/mpi: one item a rank count."""
+
+    def collect(self):
+        yield from (self._item(n, "not soak", f"ranks{n}") for n in _ranks(self.path))
+        if "mark.soak" in self.path.read_text():
+            yield from (self._item(n, "soak", f"ranks{n}-soak") for n in _ranks(self.path))
+
+    def _item(self, num_ranks, markers, name):
+        item = RankItem.from_parent(self, name=name, num_ranks=num_ranks, markers=markers)
+        if markers == "soak":
+            item.add_marker("soak")
+        return item
+
+
+class RankItem(pytest.Item):
+    """All tests of a file, run by ranks of their own."""
+
+    def __init__(self, *, num_ranks, markers, **kwargs):
+        super().__init__(**kwargs)
+        self.num_ranks, self.markers = num_ranks, markers
+
+    def runtest(self):
+        folder = self.config._tmp_path_factory.mktemp(f"{self.path.stem}-{self.name}")
+        status, output = _run(self._command(), folder)
+        failures = _failures(folder)
+        if status == NOTHING_SELECTED and not failures:
+            pytest.skip(f"no test of {self.path.name} is selected")
+        if status or failures:
+            raise RanksFailedError(_compose(failures, self.num_ranks) or f"exit status {status}\n{output[-8000:]}")
+
+    def _command(self):
+        launch = [sys.executable, "-m", "hpcdist", "launch", "-n", str(self.num_ranks), "-m", "pytest"]
+        options = ["--with-mpi", "-q", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={TEST_LIMIT_S}"]
+        return [*launch, *options, "-m", self.markers, str(self.path)]
+
+    def repr_failure(self, excinfo, style=None):
+        if isinstance(excinfo.value, RanksFailedError):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self):
+        return self.path, 0, f"{self.path.name} on {self.num_ranks} ranks"
+
+
+class RanksFailedError(Exception):
+    """Some rank failed."""
+
+
+def _run(command, folder):
+    """Run ``command``, at most LIMIT_S seconds; return its status and what it printed."""
+    log = folder / "output.txt"
+    with log.open("wb") as stream:
+        started = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, REPORTS: str(folder)},
+        )
+        try:
+            status = started.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            status = f"none after {LIMIT_S} s"
+        finally:
+            _end(started)
+    return status, log.read_text(errors="replace")
+
+
+def _end(started):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if started.poll() is None:
+            started.send_signal(number)
+            try:
+                started.wait(20)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def _failures(folder):
+    """Return what ranks reported: failing phases of tests, the first in time first."""
+    lines = [line for path in sorted(folder.glob("rank-*.jsonl")) for line in path.read_text().splitlines()]
+    return sorted(map(json.loads, lines), key=lambda failure: failure["time"])
+
+
+def _compose(failures, num_ranks):
+    """Show each failing test once, by the rank that failed first."""
+    first, ranks = {}, {}
+    for failure in failures:
+        first.setdefault(failure["test"], failure)
+        ranks.setdefault(failure["test"], []).append(failure["rank"])
+    return "\n\n".join(
+        f"{test} failed ({failure['when']}) on rank {failure['rank']} of {num_ranks}"
+        f" (failed on: {sorted(set(ranks[test]))})\n{failure['text']}"
+        for test, failure in first.items()
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report):
+    _report(report.nodeid, report)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectreport(report):
+    _report(report.nodeid, report)
+
+
+def _report(test, report):
+    """As a rank of a RankItem: leave failures where it looks for them."""
+    folder, place = os.environ.get(REPORTS), launched(os.environ)
+    if folder and place and report.failed:
+        text = "\n".join([report.longreprtext, *(f"-- {title}\n{body}" for title, body in report.sections)])
+        when = getattr(report, "when", "collect")
+        failure = {"test": test, "rank": place.rank, "when": when, "time": time.time(), "text": text}
+        with Path(folder, f"rank-{place.rank}.jsonl").open("a") as stream:
+            stream.write(json.dumps(failure) + "\n")
