@@ -17,6 +17,8 @@ from hpcdist.comm.launched import launched
 __all__ = ["exit_code", "report_failure"]
 
 _INTERRUPTED = 130
+_ECHO_S = 5.0
+"""Ranks that share an error leave it to one of them to tell, which ends them all within this time."""
 
 
 def exit_code(error: BaseException) -> int:
@@ -39,6 +41,8 @@ def report_failure(error: BaseException) -> int:
     error : BaseException
         What ended the job on this rank.
     """
+    if getattr(error, "echo", False):
+        time.sleep(_ECHO_S)
     code = exit_code(error)
     place = launched(os.environ)
     report = {
@@ -60,16 +64,24 @@ def report_failure(error: BaseException) -> int:
 
 
 def _text(error: BaseException) -> str:
-    """Return the traceback, from the job's first line on."""
+    """Return the traceback, from the job's first line on; of ``sys.exit`` only its message and where it was called."""
     frames = error.__traceback__
-    outer = frames
-    while outer is not None and _is_ours(outer.tb_frame.f_code.co_filename):
-        outer = outer.tb_next
-    return "".join(traceback.format_exception(type(error), error, outer or frames))
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    if isinstance(error, SystemExit):
+        return _describe_exit(error)
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def _describe_exit(error: SystemExit) -> str:
+    message = error.code if isinstance(error.code, str) else f"sys.exit({error.code})"
+    where = traceback.extract_tb(error.__traceback__)[-1:]
+    return "\n".join([message, *(f"  at {frame.filename}, line {frame.lineno}" for frame in where), ""])
 
 
 def _is_ours(filename: str) -> bool:
-    return filename.startswith("<frozen runpy") or Path(filename).name in ("rank.py", "runpy.py")
+    """Say whether a frame only leads to the job: Python's runner of scripts, or this package."""
+    return filename == "<frozen runpy>" or Path(filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _leave(report: dict[str, Any]) -> bool:

@@ -65,12 +65,21 @@ def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
             mark=mark,
             has_failed=lambda: verdict.any_report(Path(folder)),
             deliver=_Delivery(launcher.family, mark),
+            # MPICH's would only pass SIGTERM on to ranks, which may catch it
+            last_signal=signal.SIGTERM if launcher.family == "openmpi" else signal.SIGKILL,
         )
         status = supervisor.run()
         end = verdict.judge(Path(folder), status, hydra=launcher.family == "mpich" and job.kind != "program")
+    return _conclude(end, supervisor.ended_by if status else None)
+
+
+def _conclude(end: verdict.Verdict, ended_by: signal.Signals | None) -> int:
+    """Say how the job ended, and return its exit code."""
+    if ended_by:
+        end = verdict.Verdict(128 + ended_by, f"hpcdist launch: ended by {ended_by.name}")
     if end.text:
         print(f"\n{end.text}", file=sys.stderr, flush=True)  # noqa: T201
-    return 128 + supervisor.ended_by if supervisor.ended_by and status else end.exit_code
+    return end.exit_code
 
 
 class _Delivery:

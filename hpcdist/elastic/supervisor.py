@@ -38,6 +38,8 @@ class Supervisor:
         Says whether a rank has reported a failure: the others then get three seconds to end with it.
     deliver : function, optional
         ``deliver(pid, number)`` passes a signal on; default: to the child, whose id ``pid`` is.
+    last_signal : signal.Signals
+        What the child gets if this process dies.
 
     Attributes
     ----------
@@ -53,9 +55,10 @@ class Supervisor:
         mark: str,
         has_failed: Callable[[], bool],
         deliver: Callable[[int, signal.Signals], None] = os.kill,
+        last_signal: signal.Signals = signal.SIGTERM,
     ) -> None:
         self.argv, self.variables, self.mark = argv, dict(variables), mark
-        self.has_failed, self.deliver = has_failed, deliver
+        self.has_failed, self.deliver, self.last_signal = has_failed, deliver, last_signal
         self.ended_by: signal.Signals | None = None
         self._received: deque[signal.Signals] = deque()
         self._deadline = float("inf")
@@ -78,7 +81,7 @@ class Supervisor:
             # a process outside the terminal's session cannot read from it
             stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
             start_new_session=True,
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM, launcher),
+            preexec_fn=lambda: die_with_parent(self.last_signal, launcher),
         )
 
     def _watch(self, child: subprocess.Popen[bytes]) -> None:
@@ -102,7 +105,7 @@ class Supervisor:
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
-        if child.poll() is None:
+        if child.poll() is None and self.ended_by is None:
             child.terminate()
             with suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE_S)

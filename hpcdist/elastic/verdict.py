@@ -1,4 +1,4 @@
-"""How a launch ended: the failure that came first, from the reports of ranks and the status of their launcher."""
+"""How a launch ended: the failure that came first, from what ranks left behind and the status of their launcher."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 __all__ = ["Verdict", "any_report", "judge"]
 
 _SILENT = (signal.SIGKILL, signal.SIGTERM)
 """Signals that leave no trace of a crash."""
+
+_CRASHES = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+    "Floating": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
+"""How Python's fault handler names signals; everything else aborts."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,15 @@ class Verdict:
 
     exit_code: int
     text: str = ""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    time: float
+    exit_code: int
+    who: str
+    what: str
+    trace: str
 
 
 def any_report(folder: Path) -> bool:
@@ -34,49 +50,57 @@ def judge(folder: Path, status: int, *, hydra: bool) -> Verdict:
     Parameters
     ----------
     folder : Path
-        Has ``rank-R.json`` of each rank that failed, ``rank-R.fault`` of each that crashed.
+        Has ``rank-R.json`` of each rank that failed, ``rank-R.fault`` (not empty) of each that crashed.
     status : int
         Exit status of the launcher of the ranks; -n if signal n killed it.
     hydra : bool
         Whether the launcher says n for signal n, as MPICH's does (Open MPI's says 128 + n).
     """
-    reports = sorted(_reports(folder), key=lambda report: float(report["time"]))
-    if reports:
-        return Verdict(int(reports[0]["exit_code"]), _describe(reports))
-    crashes = [path for path in sorted(folder.glob("rank-*.fault")) if path.stat().st_size]
-    if status < 0 or (hydra and (crashes or status in _SILENT)):
-        status = 128 + abs(status)
-    return Verdict(status, _describe_crash(crashes, status) if status else "")
+    failures = sorted([*_reports(folder), *_crashes(folder)], key=lambda failure: failure.time)
+    if failures:
+        return Verdict(failures[0].exit_code, _describe(failures))
+    if status < 0:
+        return Verdict(128 - status, f"first failure: mpirun was {_killed_by(signal.Signals(-status))}")
+    if hydra and status in _SILENT:
+        status += 128
+    return Verdict(status, _describe_status(status) if status else "")
 
 
-def _reports(folder: Path) -> Iterator[dict[str, Any]]:
+def _reports(folder: Path) -> Iterator[_Failure]:
     for path in folder.glob("rank-*.json"):
         try:
-            yield json.loads(path.read_text())
+            report = json.loads(path.read_text())
         except (OSError, ValueError):
-            continue  # the rank was killed while it wrote; it was not the first to fail then
+            continue  # the rank was killed while it wrote: others had failed before
+        who = f"rank {report['rank']} of {report['size']} ({report['host']}, pid {report['pid']})"
+        yield _Failure(report["time"], report["exit_code"], who, report["kind"], report["traceback"].rstrip())
 
 
-def _describe(reports: list[dict[str, Any]]) -> str:
-    first, *others = reports
-    lines = [f"also failed: {_who(other)}: {_last_line(other)}" for other in others]
-    lines.append(f"first failure: {_who(first)}: {first['kind']}")
-    lines.append(str(first["traceback"]).rstrip())
-    return "\n".join(lines)
+def _crashes(folder: Path) -> Iterator[_Failure]:
+    for path in folder.glob("rank-*.fault"):
+        trace = path.read_text(errors="replace").rstrip()
+        if trace:
+            number = next((number for name, number in _CRASHES.items() if name in trace), signal.SIGABRT)
+            who = f"rank {path.stem.removeprefix('rank-')}"
+            yield _Failure(path.stat().st_mtime, 128 + number, who, _killed_by(number), trace)
 
 
-def _who(report: dict[str, Any]) -> str:
-    return f"rank {report['rank']} of {report['size']} ({report['host']}, pid {report['pid']})"
+def _describe(failures: list[_Failure]) -> str:
+    first, *others = failures
+    lines = [f"also failed: {other.who}: {other.what}: {_last_line(other)}" for other in others]
+    return "\n".join([*lines, f"first failure: {first.who}: {first.what}", first.trace])
 
 
-def _last_line(report: dict[str, Any]) -> str:
-    return (str(report["traceback"]).rstrip().splitlines() or [""])[-1]
+def _last_line(failure: _Failure) -> str:
+    return (failure.trace.splitlines() or [""])[-1]
 
 
-def _describe_crash(crashes: list[Path], status: int) -> str:
+def _describe_status(status: int) -> str:
     number = status - 128
-    if number not in set(signal.Signals):
-        return f"first failure: a rank, or the launcher of the ranks, ended with status {status}"
-    who = f"rank {crashes[0].stem.removeprefix('rank-')}" if crashes else "a rank"
-    lines = [f"first failure: {who} was killed by signal {number} ({signal.Signals(number).name})"]
-    return "\n".join(lines + [path.read_text(errors="replace").rstrip() for path in crashes[:1]])
+    if number in set(signal.Signals):
+        return f"first failure: a rank was {_killed_by(signal.Signals(number))}"
+    return f"first failure: a rank, or the launcher of the ranks, ended with status {status}"
+
+
+def _killed_by(number: signal.Signals) -> str:
+    return f"killed by signal {number} ({number.name})"
