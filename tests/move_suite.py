@@ -9,9 +9,9 @@ from hpcdist.autograd import Tensor
 from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, local_shape, move, redistribute, transpose
 from hpcdist.dtensor.placements import Share, chunk_range, dual
 
-S0, S1, P, R, I = Shard(0), Shard(1), Partial(), Replicate(), Invariant()
+S0, S1, P, R, INV = Shard(0), Shard(1), Partial(), Replicate(), Invariant()
 AVG = Partial("avg")
-LINEAR = (S0, S1, P, R, I)
+LINEAR = (S0, S1, P, R, INV)
 PAIRS = [(src, dst) for src in LINEAR for dst in LINEAR if src != dst]
 SCALED_PAIRS = [(src, dst) for src in (*LINEAR, AVG) for dst in (*LINEAR, AVG) if src != dst and AVG in (src, dst)]
 SHAPES = [(4, 6), (5, 7), (3, 2), (1, 4), (0, 3), (6, 5, 2)]
@@ -82,7 +82,7 @@ def joined(parts, placement):
 def inner(comm, x, g, placement):
     """Return <x, g> over all ranks; what is invariant counts once, as all ranks hold one value and one gradient."""
     each = comm.all_gather_object(np.vdot(x.astype(np.complex128), g.astype(np.complex128)))
-    return each[0] if placement == I else sum(each)
+    return each[0] if placement == INV else sum(each)
 
 
 def expected_calls(x, src, dst):

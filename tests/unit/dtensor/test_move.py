@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import move_suite
-from move_suite import AVG, PAIRS, SCALED_PAIRS, SHAPES, I, P, R
+from move_suite import AVG, INV, PAIRS, SCALED_PAIRS, SHAPES, P, R
 
 from hpcdist.autograd import Tensor
 from hpcdist.comm.local import run, solo
@@ -80,7 +80,7 @@ def test_extremum_sends_its_gradient_to_the_owner(size, dst, op):
 def test_a_maximum_that_is_nan_belongs_to_the_first_rank_that_holds_it():
     def main(comm):
         x = Tensor(np.array([[1.0, np.nan], [np.nan, np.nan]][comm.rank]), requires_grad=True)
-        redistribute(x, Partial("max"), I, comm, (2,)).backward(np.array([5.0, 7.0]))
+        redistribute(x, Partial("max"), INV, comm, (2,)).backward(np.array([5.0, 7.0]))
         return x.grad.tolist()
 
     assert run(2, main) == [[0, 7], [5, 0]]
@@ -103,14 +103,14 @@ def test_others_cannot_be_moved_on(op, dst):
     with pytest.raises(ValueError, match=f"Partial\\('{op}'\\) is not linear"):
         move(np.ones(2), Partial(op), dst, solo(), (2,))
     with pytest.raises(ValueError, match=f"Partial\\('{op}'\\) is not linear"):
-        move(np.ones(2), I, Partial(op), solo(), (2,))
+        move(np.ones(2), INV, Partial(op), solo(), (2,))
 
 
 def test_product_has_no_gradient():
     x = Tensor(np.ones(2), requires_grad=True)
     with pytest.raises(ValueError, match="product over ranks has no gradient"):
-        redistribute(x, Partial("product"), I, solo(), (2,))
-    assert redistribute(x.detach(), Partial("product"), I, solo(), (2,)).data.tolist() == [1, 1]
+        redistribute(x, Partial("product"), INV, solo(), (2,))
+    assert redistribute(x.detach(), Partial("product"), INV, solo(), (2,)).data.tolist() == [1, 1]
 
 
 def test_gradient_once_through_replicate_and_invariant():
@@ -118,8 +118,8 @@ def test_gradient_once_through_replicate_and_invariant():
 
     def main(comm):
         w = Tensor(np.array([2.0, 3.0]), requires_grad=True)
-        used = redistribute(w, I, R, comm, (2,))
-        loss = redistribute((used * Tensor(np.array([1.0, 10.0]) * (comm.rank + 1))).sum(), P, I, comm, ())
+        used = redistribute(w, INV, R, comm, (2,))
+        loss = redistribute((used * Tensor(np.array([1.0, 10.0]) * (comm.rank + 1))).sum(), P, INV, comm, ())
         loss.backward()
         return loss.item(), w.grad.tolist()
 
@@ -144,14 +144,14 @@ def test_strided_and_fortran_arrays():
 
 def test_negative_dims():
     def main(comm):
-        x = move(np.arange(10.0).reshape(2, 5), I, Shard(-1), comm, (2, 5))
+        x = move(np.arange(10.0).reshape(2, 5), INV, Shard(-1), comm, (2, 5))
         return move(x, Shard(1), Shard(-2), comm, (2, 5)).tolist()
 
     assert run(2, main) == [[[0, 1, 2, 3, 4]], [[5, 6, 7, 8, 9]]]
 
 
 def test_slices_do_not_keep_the_whole_array_alive():
-    assert move(np.ones((4, 4)), I, Shard(0), solo(), (4, 4)).base is None
+    assert move(np.ones((4, 4)), INV, Shard(0), solo(), (4, 4)).base is None
 
 
 def test_non_blocking_moves_in_any_order():
@@ -169,7 +169,7 @@ def test_non_blocking_moves_in_any_order():
 @pytest.mark.parametrize("placement", [Shard(0), Partial(), Replicate()])
 def test_a_local_array_of_the_wrong_shape(placement):
     def main(comm):
-        move(np.ones((3, 3)), placement, I, comm, (4, 2))
+        move(np.ones((3, 3)), placement, INV, comm, (4, 2))
 
     with pytest.raises(ValueError, match=r"holds by .* of an array of \(4, 2\)") as caught:
         run(2, main)
@@ -178,4 +178,4 @@ def test_a_local_array_of_the_wrong_shape(placement):
 
 def test_a_dimension_the_array_does_not_have():
     with pytest.raises(ValueError, match="Shard: dim"):
-        move(np.ones((3, 3)), I, Shard(2), solo(), (3, 3))
+        move(np.ones((3, 3)), INV, Shard(2), solo(), (3, 3))

@@ -1,5 +1,7 @@
 """Placements, duals and the chunk rule."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hpcdist.dtensor.placements import Share
 def test_chunks_as_torch(n, size, sizes):
     assert chunk_sizes(n, size) == sizes
     ends = np.cumsum([0, *sizes])
-    assert [chunk_range(n, size, c) for c in range(size)] == list(zip(ends[:-1], ends[1:], strict=True))
+    assert [chunk_range(n, size, c) for c in range(size)] == list(itertools.pairwise(ends))
 
 
 def test_predicates():
