@@ -228,7 +228,7 @@ class Communicator(ABC):
         if not failed:
             return
         first = errors[failed[0]]
-        first.agreed = True  # one traceback of it is enough
+        first.echo = self.rank > 0  # rank 0 of the group tells of it
         if len(failed) < self.size:
             first.add_note(f"on rank {', '.join(map(str, failed))} of {self.size}")
         raise first from error

@@ -75,7 +75,7 @@ def _text(error: BaseException) -> str:
 
 def _describe_exit(error: SystemExit) -> str:
     message = error.code if isinstance(error.code, str) else f"sys.exit({error.code})"
-    where = traceback.extract_tb(error.__traceback__)[-1:]
+    where = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)][-1:]
     return "\n".join([message, *(f"  at {frame.filename}, line {frame.lineno}" for frame in where), ""])
 
 

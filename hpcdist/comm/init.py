@@ -1,0 +1,105 @@
+"""``hd.init``: the group of ranks this process belongs to, and the one that is used where none is named."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from hpcdist.backends import cpu
+from hpcdist.comm import local
+from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.launched import launched
+from hpcdist.comm.mpi.world import runs_already, world
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["get_default", "init"]
+
+DEFAULT_TIMEOUT_S = 1800.0
+
+_default: Communicator | None = None
+
+
+def init(
+    comm: MPI.Comm | int | Communicator | None = None,
+    *,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    reproducible: bool = False,
+    threads: int | None = None,
+    abort_on_error: bool | None = None,
+) -> Communicator:
+    """Return the group of ranks to work with, and make it the default. Collective over the ranks in it.
+
+    Without arguments a second call returns the same group again. MPI is started only if a launcher started this
+    process (its variables say so); otherwise the group is this process alone, and mpi4py is not loaded.
+
+    Parameters
+    ----------
+    comm : MPI.Comm, int or Communicator, optional
+        A host code's communicator: of mpi4py, the handle of a Fortran one, or one of ours. It is duplicated, and never
+        used for messages. Default: all ranks that were started together.
+    timeout_s : float
+        Limit, in seconds, of every wait for other ranks.
+    reproducible : bool
+        Ask for results that do not depend on the number of ranks; fixes the number of threads at 1 or ``threads``.
+    threads : int, optional
+        Threads a rank of BLAS and of compiled kernels. Default: what the user's variables say, else this rank's share
+        of the cores; a host code's settings are left alone.
+    abort_on_error : bool, optional
+        Whether an exception that nobody catches on one rank ends all of them. Default: only if ``comm`` is not given
+        and there are several ranks, since the program that owns the communicator decides.
+
+    Raises
+    ------
+    LaunchError
+        If several processes were started but each finds itself alone, or no MPI can be loaded.
+    """
+    global _default
+    plain = comm is None and (timeout_s, reproducible, threads, abort_on_error) == _PLAIN
+    if _default is not None and plain:
+        return _default
+    group = _open(comm, timeout_s, reproducible)
+    if threads is not None or reproducible or comm is None:
+        cpu.set_threads(1 if reproducible and threads is None else threads, _local_size(group))
+    if abort_on_error or (abort_on_error is None and comm is None):
+        _guard(group)
+    _default = group
+    return group
+
+
+_PLAIN = (DEFAULT_TIMEOUT_S, False, None, None)
+
+
+def get_default() -> Communicator:
+    """Return the group that :func:`init` made last; the first use makes it. Collective over its ranks then."""
+    return init() if _default is None else _default
+
+
+def _open(comm: MPI.Comm | int | Communicator | None, timeout_s: float, reproducible: bool) -> Communicator:
+    if isinstance(comm, Communicator):
+        twin = comm.dup()
+        twin.timeout_s, twin.reproducible = timeout_s, reproducible
+        return twin
+    if comm is not None:
+        from hpcdist.comm.mpi.communicator import MpiCommunicator
+
+        return MpiCommunicator.adopt(comm, timeout_s=timeout_s, reproducible=reproducible)
+    if launched(os.environ) is None and not runs_already():
+        return local.solo(timeout_s=timeout_s, reproducible=reproducible)
+    return world(timeout_s=timeout_s, reproducible=reproducible)
+
+
+def _local_size(group: Communicator) -> int:
+    """Return how many ranks share this node, by asking the launcher, else the ranks."""
+    place = launched(os.environ)
+    return group.split_node().size if place is None else place.local_size
+
+
+def _guard(group: Communicator) -> None:
+    if group.size > 1 and not isinstance(group, local.LocalCommunicator):
+        from hpcdist.comm.mpi import guard
+        from hpcdist.comm.mpi.communicator import MpiCommunicator
+
+        assert isinstance(group, MpiCommunicator)
+        guard.install(group)

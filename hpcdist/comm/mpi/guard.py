@@ -1,0 +1,109 @@
+"""The end of a rank is the end of the job, where hpcdist owns the world.
+
+A rank that ends alone leaves the others waiting in their next collective for ever, and MPI does not notice. So an
+uncaught exception, in any thread, and ``sys.exit`` with a code other than 0 end the whole job; at a normal end ranks
+wait for each other, within the time limit, before MPI is shut down. (The code of a bare ``raise SystemExit(n)`` is out
+of a hook's reach: ``hpcdist run`` sees it, elsewhere the others run into their time limit.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import dis
+import os
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from hpcdist.comm import failure
+from hpcdist.comm.mpi.communicator import MpiCommunicator
+from hpcdist.comm.mpi.work import MpiWork, poll
+from hpcdist.errors import explain
+
+__all__ = ["install"]
+
+_GRACE_S = 1.0
+"""If all ranks end with an error within this time, each keeps its own exit code."""
+
+_installed: list[_Guard] = []
+
+
+def install(comm: MpiCommunicator) -> None:
+    """Tie the ends of the ranks of ``comm`` together, once a process. Collective over ``comm``."""
+    if not _installed:
+        _installed.append(_Guard(comm.dup()))
+
+
+class _Guard:
+    """The hooks of one rank.
+
+    Parameters
+    ----------
+    comm : MpiCommunicator
+        Used for nothing but the end.
+    """
+
+    def __init__(self, comm: MpiCommunicator) -> None:
+        self._comm = comm
+        self._exit: SystemExit | None = None
+        self._outermost: FrameType | None = None
+        sys.excepthook = self._on_exception
+        threading.excepthook = self._on_thread_exception
+        sys.exit = self._remember_exit
+        atexit.register(self._at_end)
+
+    def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        del kind
+        self._end_job(error.with_traceback(trace))
+
+    def _on_thread_exception(self, hook: threading.ExceptHookArgs) -> None:
+        if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
+            self._end_job(hook.exc_value)
+
+    def _remember_exit(self, status: Any = None, /) -> NoReturn:
+        error = SystemExit(status)
+        if threading.current_thread() is threading.main_thread():
+            self._exit, self._outermost = error, _outermost()
+        raise error
+
+    def _exit_that_ended_us(self) -> SystemExit | None:
+        """Return the last ``sys.exit``, unless the program caught it and came to its normal end."""
+        frame = self._outermost
+        if frame is None or dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN"):
+            return None
+        return self._exit
+
+    def _at_end(self) -> None:
+        error = self._exit_that_ended_us()
+        failed = error is not None and failure.exit_code(error) != 0
+        farewell = self._comm.ibarrier()
+        assert isinstance(farewell, MpiWork)
+        if poll(farewell.progress, _GRACE_S if failed else self._comm.timeout_s):
+            return
+        if error is not None and failed:
+            self._end_job(error)
+        self._end_late()
+
+    def _end_late(self) -> NoReturn:
+        what = f"rank {self._comm.rank} of {self._comm.size}: others have not ended within {self._comm.timeout_s:g} s"
+        sys.stderr.write(explain(what, do="let every rank do the same work, or allow more time (timeout_s)") + "\n")
+        self._abort(1)
+
+    def _end_job(self, error: BaseException) -> NoReturn:
+        self._abort(failure.report_failure(error))
+
+    def _abort(self, code: int) -> NoReturn:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            self._comm.handle.Abort(code)
+        finally:
+            os._exit(code)
+
+
+def _outermost() -> FrameType:
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
