@@ -160,6 +160,14 @@ class Tensor:
     def place(self) -> tuple[Array, float]:
         """Return ``(array, beta)`` for ``array = gradient + beta * array``: the first write of a step does not read."""
         if self.grad is not None:
+            if not getattr(self.grad.flags, "writeable", True):
+                raise RuntimeError(
+                    explain(
+                        "backward: a gradient that is being reduced over ranks would change",
+                        got=f"a parameter of shape {self.shape} that is used outside the module that holds it",
+                        do="use parameters inside the forward of their unit only",
+                    )
+                )
             return self.grad, 1.0
         self.grad = self.home if self.home is not None else empty(self.data.shape, self.data.dtype, self.data)
         return self.grad, 0.0

@@ -1,0 +1,277 @@
+"""Data parallelism with whole parameters on every rank (DDP): gathering is free, gradients meet in all-reduces.
+
+Gradients are collected in one flat buffer a dtype, units in reverse order, so that what is complete first lies first.
+As backward proceeds, the complete prefix is cut into buckets that are reduced, in place, while backward goes on.
+Buckets start in the same order on every rank, and all of them in every step: also those of units that got no gradient
+on this rank. Hooks of parameters see gradients that have been reduced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from hpcdist.array import Array, namespace
+from hpcdist.autograd import Tensor, queue_callback
+from hpcdist.comm import Communicator, DeviceMesh, Work
+from hpcdist.errors import explain
+from hpcdist.nn import Module, ModuleList
+from hpcdist.parallel.unit import Unit, claim
+
+__all__ = ["Replica", "replicate"]
+
+BUCKET_BYTES = 4 << 20
+
+
+class _Bucket:
+    """Gradients that travel together: a stretch of a flat buffer, complete when its last unit is."""
+
+    def __init__(self, buffer: Array, units: list[Unit]) -> None:
+        self.buffer, self.units = buffer, units
+        self.work: Work[Array] | None = None
+
+
+class Replica:
+    """A module whose gradients are reduced over ranks; made by :func:`replicate`.
+
+    Attributes
+    ----------
+    module : Module
+        The module, whose parameter names did not change.
+    wait_s : float
+        Seconds that backward has waited for reductions to end, since the start.
+    """
+
+    def __init__(self, module: Module, comm: Communicator, units: Sequence[Module], bucket_bytes: int) -> None:
+        self.module = module
+        self.comm = comm.dup()  # buckets keep an order of their own
+        self.wait_s = 0.0
+        self._sync, self._factor = True, float(comm.size)
+        self._check_same()
+        self._units = self._make_units(units)
+        self._buckets = self._make_buckets(bucket_bytes)
+        self._started = 0
+        self._complete: set[Unit] = set()
+        self._reduced = False
+        self._send_from_first()
+
+    # ---- setting up
+    def _make_units(self, modules: Sequence[Module]) -> list[Unit]:
+        units = [Unit(m, slots, self) for m, slots in claim(self.module, modules)]
+        if not units:
+            raise ValueError(
+                explain("replicate: module", got="no parameter that needs a gradient", do="pass one that trains")
+            )
+        return units
+
+    def _check_same(self) -> None:
+        """Make sure that all ranks have the same parameters, before the first message that would not fit."""
+        mine = [(name, p.shape, str(p.dtype), p.requires_grad) for name, p in self.module.named_parameters()]
+        for rank, theirs in enumerate(self.comm.all_gather_object(mine)):
+            different = [pair for pair in itertools.zip_longest(theirs, mine) if pair[0] != pair[1]]
+            if different:
+                raise ValueError(
+                    explain(
+                        f"replicate: parameters of rank {rank} and rank {self.comm.rank} differ",
+                        got=different[0][0],
+                        expected=different[0][1],
+                        do="build the same model on every rank",
+                    )
+                )
+
+    def _make_buckets(self, bucket_bytes: int) -> list[_Bucket]:
+        buckets = []
+        by_dtype: dict[np.dtype[np.generic], list[tuple[Unit, list[Tensor]]]] = {}
+        for unit in reversed(self._units):
+            for dtype in dict.fromkeys(p.dtype for p in unit.parameters):
+                by_dtype.setdefault(dtype, []).append((unit, [p for p in unit.parameters if p.dtype == dtype]))
+        for group in by_dtype.values():
+            for pieces in _cut_at(group, bucket_bytes):
+                parameters = [p for _, piece in pieces for p in piece]
+                buckets.append(_Bucket(_flat_gradients(parameters), [unit for unit, _ in pieces]))
+        return buckets
+
+    def _send_from_first(self) -> None:
+        """Start from the parameters and buffers of rank 0."""
+        for _, tensor in (*self.module.named_parameters(), *self.module.named_buffers()):
+            tensor.data[...] = self.comm.broadcast(tensor.data)
+
+    # ---- the exchange of a unit
+    def gather(self, unit: Unit) -> tuple[Array, ...]:
+        """Return the parameters themselves."""
+        return tuple(p.data for p in unit.parameters)
+
+    def home(self, unit: Unit, slot: int) -> tuple[Array, float]:
+        """Return the place of a gradient in the flat buffer."""
+        if self._reduced:
+            self._start_anew()
+        return unit.parameters[slot].place()
+
+    def reduce(self, unit: Unit) -> None:
+        """Start the buckets that are complete, in their order."""
+        unit.gathered -= 1
+        if not self._sync:
+            return
+        queue_callback(self.finish)
+        if unit.gathered <= 0:
+            self._complete.add(unit)
+        while self._started < len(self._buckets) and self._complete.issuperset(self._buckets[self._started].units):
+            self._start_next()
+        self.comm.poll()
+
+    def _start_next(self) -> None:
+        bucket = self._buckets[self._started]
+        self._started += 1
+        for unit in bucket.units:
+            for p in unit.parameters:
+                _close(p)
+        bucket.work = self.comm.iall_reduce(bucket.buffer, out=bucket.buffer)
+        self.comm.watch(bucket.work)
+
+    def finish(self) -> None:
+        """Reduce what has not been reduced, and wait for all of it: gradients are then the same on every rank.
+
+        Collective over the communicator. Called at the end of a backward that reached the module.
+        """
+        while self._started < len(self._buckets):
+            self._start_next()
+        begin = time.perf_counter()
+        for bucket in self._buckets:
+            assert bucket.work is not None
+            bucket.work.wait()
+        self.wait_s += time.perf_counter() - begin
+        for bucket in self._buckets:
+            if self._factor != 1:
+                bucket.buffer /= bucket.buffer.dtype.type(self._factor)
+        self._started, self._reduced = 0, True
+        self._complete.clear()
+        for unit in self._units:
+            unit.gathered = 0
+            for p in unit.parameters:
+                _open(p)
+
+    def _start_anew(self) -> None:
+        if any(p.grad is not None for unit in self._units for p in unit.parameters):
+            raise RuntimeError(
+                explain(
+                    "replicate: gradients that were reduced already would be added to, and reduced again",
+                    do="call zero_grad() after each step; accumulate micro-batches under no_sync(), all but the last",
+                )
+            )
+        self._reduced = False
+
+    # ---- what a training loop says
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool) -> None:
+        """Say whether the next backward reduces gradients, or only adds to them."""
+        self._sync = requires_gradient_sync
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Only add to gradients in a block: the next backward outside reduces the sum."""
+        before, self._sync = self._sync, False
+        try:
+            yield
+        finally:
+            self._sync = before
+
+    def set_gradient_divide_factor(self, factor: float) -> None:
+        """Divide the sum over ranks by ``factor``; the default is the number of ranks."""
+        if not factor > 0:
+            raise ValueError(explain("set_gradient_divide_factor", got=factor, expected="a number above 0"))
+        self._factor = float(factor)
+
+
+def replicate(
+    module: Module,
+    mesh: DeviceMesh | Communicator,
+    *,
+    units: Sequence[Module] | None = None,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Replica:
+    """Train the same parameters on every rank: gradients are averaged in backward, while it runs.
+
+    Collective over the mesh. Moves about ``2 (size - 1) / size`` of the gradients' bytes per rank and step.
+    Parameters and buffers of rank 0 are sent to all.
+
+    Parameters
+    ----------
+    module : Module
+        The same on every rank; its names do not change.
+    mesh : DeviceMesh of one dimension, or Communicator
+        The ranks.
+    units : sequence of Module, optional
+        Modules whose gradients become complete together, in the order of forward; ``module`` itself takes what is
+        left. Default: the items of every outermost ``ModuleList``.
+    bucket_bytes : int
+        Units are reduced together until they have so many bytes.
+
+    Raises
+    ------
+    ValueError
+        If nothing needs gradients, or parameters differ between ranks; on every rank.
+    """
+    comm = mesh if isinstance(mesh, Communicator) else mesh.get_group()
+    chosen = _repeated(module) if units is None else list(units)
+    return Replica(module, comm, [m for m in chosen if m is not module], bucket_bytes)
+
+
+def _repeated(module: Module) -> list[Module]:
+    found: list[Module] = []
+    for child in module.children.values():
+        found += list(child) if type(child) is ModuleList else _repeated(child)
+    return found
+
+
+def _cut_at(group: list[tuple[Unit, list[Tensor]]], bucket_bytes: int) -> Iterator[list[tuple[Unit, list[Tensor]]]]:
+    pieces: list[tuple[Unit, list[Tensor]]] = []
+    held = 0
+    for unit, parameters in group:
+        pieces.append((unit, parameters))
+        held += sum(p.data.nbytes for p in parameters)
+        if held >= bucket_bytes:
+            yield pieces
+            pieces, held = [], 0
+    if pieces:
+        yield pieces
+
+
+def _flat_gradients(parameters: list[Tensor]) -> Array:
+    """Give the gradients of ``parameters`` homes that lie side by side, and return all of it: zeros."""
+    first = parameters[0].data
+    flat: Array = namespace(first).zeros(sum(p.size for p in parameters), first.dtype)
+    start = 0
+    for p in parameters:
+        p.home = flat[start : start + p.size].reshape(p.shape)
+        start += p.size
+    return flat
+
+
+def _close(parameter: Tensor) -> None:
+    """Make sure that the gradient lies in its home and that nothing is added to it while it is being reduced."""
+    home = parameter.home
+    assert home is not None
+    if parameter.grad is None:
+        home[...] = 0
+    elif parameter.grad is not home:
+        home[...] = parameter.grad
+    parameter.grad = home
+    if hasattr(home.flags, "writeable"):
+        home.flags.writeable = False
+
+
+def _open(parameter: Tensor) -> None:
+    """Let the gradient be written again, now that it is whole, and tell those who asked to be told."""
+    home = parameter.home
+    assert home is not None
+    if hasattr(home.flags, "writeable"):
+        home.flags.writeable = True
+    for hook in parameter.hooks:
+        changed = hook(home)
+        if changed is not None:
+            home[...] = changed
+    for done in parameter.done_hooks:
+        done(parameter)
