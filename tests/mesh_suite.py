@@ -77,17 +77,19 @@ def check_flat(part, mesh, name):
 
 
 def check_smaller_than_the_world(comm):
-    """Ranks 0 and 2 of 4: sum 4, mean 2; others are told, and the world goes on (case B09)."""
-    mesh = DeviceMesh([0, 2], "dp", comm)
+    """A mesh of the even ranks: they sum and average; others are told, and the world goes on (case B09)."""
+    members = list(range(0, comm.size, 2))
+    mesh = DeviceMesh(members, "dp", comm)
     value = np.array([comm.rank + 1.0])
-    assert mesh.size() == 2
-    assert mesh.ranks.tolist() == [0, 2]
-    if comm.rank in (0, 2):
+    total = sum(rank + 1 for rank in members)
+    assert mesh.size() == len(members)
+    assert mesh.ranks.tolist() == members
+    if comm.rank in members:
         group = mesh.get_group()
         assert mesh.get_coordinate() == (comm.rank // 2,)
-        assert group.all_reduce(value).tolist() == [4]
-        assert group.all_reduce(value, "avg").tolist() == [2]
-        assert group.broadcast(value, root=1).tolist() == [3]
+        assert group.all_reduce(value).tolist() == [total]
+        assert group.all_reduce(value, "avg").tolist() == [total / len(members)]
+        assert group.broadcast(value, root=len(members) - 1).tolist() == [members[-1] + 1]
     else:
         assert mesh.get_coordinate() is None
         assert mesh.get_local_rank() == -1
@@ -95,12 +97,13 @@ def check_smaller_than_the_world(comm):
         for ask in (mesh.get_group, mesh.get_all_groups, mesh["dp"].get_group, lambda: mesh.flatten("all")):
             with pytest.raises(DistError, match="this rank is not in the mesh"):
                 ask()
-    assert comm.all_reduce(value).tolist() == [10]
+    assert comm.all_reduce(value).tolist() == [sum(range(1, comm.size + 1))]
 
 
 def check_smaller_with_two_axes(comm):
-    mesh = init_device_mesh((comm.size // 2, 1), ("dp", "tp"), comm)
-    assert (mesh.get_coordinate() is None) == (comm.rank >= comm.size // 2)
+    half = max(comm.size // 2, 1)
+    mesh = init_device_mesh((half, 1), ("dp", "tp"), comm)
+    assert (mesh.get_coordinate() is None) == (comm.rank >= half)
     assert mesh["tp"].size() == 1
     assert comm.all_reduce(np.array([1])).tolist() == [comm.size]
 
@@ -127,8 +130,12 @@ def check_refusals(comm):
 
 
 def check_ranks_that_disagree(comm):
+    names = "b" if comm.rank else "a"
+    if comm.size == 1:
+        assert DeviceMesh([0], names, comm).axis_names == ("a",)
+        return
     with pytest.raises(ValueError, match="same on every rank"):
-        DeviceMesh([0], "a" if comm.rank else "b", comm)
+        DeviceMesh([0], names, comm)
 
 
 def check_torch_forms(comm):
@@ -148,11 +155,14 @@ def check_axis_names_that_are_not_there(comm):
             mesh.get_group(axis)
 
 
-ANY_SIZE = [
+CHECKS = [
     check_questions,
     check_groups,
     check_parts,
+    check_smaller_than_the_world,
+    check_smaller_with_two_axes,
     check_refusals,
+    check_ranks_that_disagree,
     check_torch_forms,
     check_axis_names_that_are_not_there,
 ]

@@ -14,19 +14,15 @@ from hpcdist.comm.local import run, solo
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("check", mesh_suite.ANY_SIZE)
+@pytest.mark.parametrize("check", mesh_suite.CHECKS)
 def test_mesh(check, size):
     run(size, check)
 
 
-def test_smaller_than_the_world_b09():
-    run(4, mesh_suite.check_smaller_than_the_world)
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("check", [mesh_suite.check_smaller_with_two_axes, mesh_suite.check_ranks_that_disagree])
-def test_some_ranks(check, size):
-    run(size, check)
+def test_the_default_communicator(monkeypatch):
+    comm = solo()
+    monkeypatch.setattr("hpcdist.comm.init.get_default", lambda: comm)
+    assert init_device_mesh((1,), "dp").comm is comm
 
 
 def test_repr_and_hash_do_not_communicate():

@@ -1,0 +1,28 @@
+"""``hpcdist.comm`` gives its names without loading MPI."""
+
+import subprocess
+import sys
+
+import pytest
+
+import hpcdist.comm
+
+CODE = """
+import sys
+import hpcdist.comm
+assert not {name for name in sys.modules if name.startswith("hpcdist.comm.")}, sys.modules
+for name in hpcdist.comm.__all__:
+    assert getattr(hpcdist.comm, name).__name__ == name, name
+import hpcdist.dtensor
+assert not {"mpi4py", "h5py", "numba", "cupy"} & set(sys.modules)
+"""
+
+
+def test_names_without_mpi():
+    subprocess.run([sys.executable, "-c", CODE], check=True, timeout=60)
+
+
+def test_names_that_are_not_there():
+    with pytest.raises(AttributeError, match=r"hpcdist\.comm.*'nothing'"):
+        hpcdist.comm.nothing  # noqa: B018
+    assert set(hpcdist.comm.__all__) <= set(dir(hpcdist.comm))
