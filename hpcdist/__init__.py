@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         parallel,
         train,
     )
-    from hpcdist.autograd import Tensor, manual_seed, no_grad, tensor
+    from hpcdist.autograd.random import manual_seed
+    from hpcdist.autograd.tape import no_grad
+    from hpcdist.autograd.tensor import Tensor, tensor
     from hpcdist.comm.init import init
     from hpcdist.comm.mesh import init_device_mesh
 
