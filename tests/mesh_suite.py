@@ -121,6 +121,7 @@ def check_refusals(comm):
         (TypeError, "strings", lambda: DeviceMesh([0], (1,), comm)),
         (ValueError, "their product at most", lambda: init_device_mesh((size + 1,), "x", comm)),
         (ValueError, "their product at most", lambda: init_device_mesh((0,), "x", comm)),
+        (TypeError, "integer", lambda: init_device_mesh((0.5,), "x", comm)),
         (ValueError, "device", lambda: init_device_mesh("cuda:0", (1,), comm)),
         (ValueError, "ranks from 0 to", lambda: DeviceMesh([0 if comm.rank else size], "x", comm)),
     ]:
@@ -142,6 +143,7 @@ def check_torch_forms(comm):
     n = comm.size
     assert init_device_mesh("cpu", (n,), mesh_dim_names=("dp",), comm=comm).axis_names == ("dp",)
     assert DeviceMesh("cuda", list(range(n)), mesh_dim_names=("dp",), comm=comm).shape == (n,)
+    assert init_device_mesh(n, "dp", comm).shape == (n,)
     assert init_device_mesh((n, 1), comm=comm).axis_names == ("axis0", "axis1")
 
 

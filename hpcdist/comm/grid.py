@@ -61,8 +61,8 @@ class Grid:
             return 0
         if isinstance(axis, str) and axis in self.names:
             return self.names.index(axis)
-        if isinstance(axis, int) and -len(self.names) <= axis < len(self.names):
-            return axis % len(self.names)
+        if isinstance(axis, (int, np.integer)) and -len(self.names) <= axis < len(self.names):
+            return int(axis) % len(self.names)
         raise ValueError(explain("DeviceMesh: axis", got=repr(axis), expected=f"one of {', '.join(self.names)}"))
 
     def coordinate(self, rank: int) -> tuple[int, ...] | None:

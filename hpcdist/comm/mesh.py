@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -217,7 +218,7 @@ def init_device_mesh(
 
     Parameters
     ----------
-    shape : sequence of int
+    shape : sequence of int, or int
         Number of ranks along every axis; their product may be less than ``comm.size``.
     names, comm, mesh_dim_names
         As for :class:`DeviceMesh`; a device before ``shape`` is accepted, too.
@@ -225,7 +226,7 @@ def init_device_mesh(
     comm = _default(comm)
     with comm.agreed():
         shape, names = _without_device(shape, names, mesh_dim_names)
-        sizes = tuple(int(n) for n in shape)
+        sizes = tuple(operator.index(n) for n in np.atleast_1d(shape))
         if not sizes or min(sizes) < 1 or math.prod(sizes) > comm.size:
             text = f"one number or more, each at least 1, their product at most {comm.size}, the number of ranks"
             raise ValueError(explain("init_device_mesh: shape", got=sizes, expected=text))

@@ -200,7 +200,10 @@ class LocalWork(Work[T]):
     def test(self) -> bool:
         """Say whether the work is done. Raises what went wrong, if something did."""
         with self._group.world.condition:
-            return self._done is not None or self._ready()
+            ready = self._done is not None or self._ready()
+        if ready:
+            self.wait()
+        return ready
 
     def wait(self, timeout_s: float | None = None) -> T:
         """Block until done and return the result; see :meth:`hpcdist.comm.work.Work.wait`."""
