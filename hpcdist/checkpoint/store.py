@@ -81,7 +81,8 @@ def load(folder: PathLike, names: Iterable[str] | None = None, *, step: int | No
     Returns
     -------
     dict
-        Name to value, as saved: arrays are new, in C order; scalars have their Python type.
+        Name to value, as saved: arrays are new, in C order (a NumPy scalar is one of no dimension); Python's scalars
+        have their type.
 
     Raises
     ------

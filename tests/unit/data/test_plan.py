@@ -1,12 +1,15 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdist.data import BatchPlan, assign
 from hpcdist.data.order import epoch_order
 
+patient = settings(deadline=None)
 
+
+@patient
 @given(n=st.integers(1, 40), batch=st.integers(1, 25), micro=st.integers(1, 9), seed=st.integers(0, 3))
 def test_every_epoch_holds_every_sample_once(n, batch, micro, seed):
     plan = BatchPlan(n, batch, micro_batch=micro, seed=seed)
@@ -21,6 +24,7 @@ def test_every_epoch_holds_every_sample_once(n, batch, micro, seed):
         assert sorted(drawn[epoch * n : (epoch + 1) * n]) == list(range(n))
 
 
+@patient
 @given(n=st.integers(1, 40), first=st.integers(1, 30), second=st.integers(1, 30), position=st.integers(0, 100))
 def test_state_is_one_integer(n, first, second, position):
     """Two short steps see what one long step sees, from any position."""
@@ -46,6 +50,7 @@ def test_unshuffled_runs_in_order_across_the_epochs_end():
     assert [piece.tolist() for piece in plan.micro_batches(4)] == [[4, 0, 1], [2]]
 
 
+@patient
 @given(micro=st.integers(1, 60), ranks=st.integers(1, 12))
 def test_assign_spreads_evenly_without_gaps(micro, ranks):
     if micro < ranks:
@@ -64,6 +69,7 @@ def test_eight_over_three_and_b42s_thirty_two():
     assert [len(assign(32, 3, rank)) for rank in range(3)] == [11, 11, 10]
 
 
+@patient
 @given(batch=st.integers(1, 40), micro=st.integers(1, 40), ranks=st.integers(1, 12))
 def test_too_few_micro_batches_names_the_largest_that_works(batch, micro, ranks):
     plan = BatchPlan(100, batch, micro_batch=micro)
