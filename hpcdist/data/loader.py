@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -60,7 +60,7 @@ class DataLoader(Generic[T]):
             explain("DataLoader: no length", got=type(self.batches).__name__, expected="batches with len()")
         )
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Generator[T, None, None]:
         """Yield the batches; after :meth:`load_state_dict` only those not yet delivered."""
         start, self._delivered = self._delivered, 0
         for count, batch in enumerate(self._fetched(islice(self.batches, start, None)), start + 1):

@@ -1,0 +1,91 @@
+"""The state of a run: all that it needs to go on from where it was, as one flat dict of names to values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpcdist.autograd import random
+from hpcdist.errors import CheckpointError, explain
+from hpcdist.nn import Module
+from hpcdist.optim import LambdaLR, Optimizer
+
+__all__ = ["TrainState"]
+
+
+@dataclass
+class TrainState:
+    """Model, optimizer, schedule, how far the run is, and the random state.
+
+    Attributes
+    ----------
+    step : int
+        Steps taken.
+    samples_seen : int
+        Samples of the endless sequence of epochs that those steps used; all the state a sampler has.
+    num_samples : int
+        Samples in an epoch: the same data must be there when the run goes on.
+    """
+
+    model: Module
+    optimizer: Optimizer
+    schedule: LambdaLR
+    num_samples: int
+    step: int = 0
+    samples_seen: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return arrays and numbers by name: parameters under their own names, the rest in groups."""
+        state: dict[str, Any] = dict(self.model.state_dict())
+        for parameter, entries in self.optimizer.state.items():
+            state.update({f"optim/{key}/{parameter}": value for key, value in entries.items()})
+        for name, value in random.get_state().items():
+            state[f"random/{name}"] = value
+        state["schedule/last_epoch"] = self.schedule.last_epoch
+        state["sampler/samples_seen"] = self.samples_seen
+        state["sampler/num_samples"] = self.num_samples
+        state["train/step"] = self.step
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned.
+
+        Raises
+        ------
+        CheckpointError
+            If it is of another model, or was made with another seed or other data.
+        """
+        for name, mine in (("random/seed", random.get_state()["seed"]), ("sampler/num_samples", self.num_samples)):
+            if state[name] != mine:
+                raise CheckpointError(
+                    explain(
+                        f"resume: {name} is not that of the run, and the order of its samples depends on it",
+                        got=mine,
+                        expected=state[name],
+                        do="go on with the seed, the data and the sequence length the run was started with",
+                    )
+                )
+        groups = ("optim/", "random/", "schedule/", "sampler/", "train/")
+        try:
+            self.model.load_state_dict({k: v for k, v in state.items() if not k.startswith(groups)})
+        except ValueError as error:
+            raise CheckpointError(explain(f"resume: the checkpoint is of another model: {error}")) from error
+        self.optimizer.load_state_dict({"state": _by_parameter(state), "param_groups": self._groups()})
+        random.set_state({name: state[f"random/{name}"] for name in random.get_state()})
+        self.schedule.load_state_dict({"last_epoch": state["schedule/last_epoch"]})
+        self.samples_seen, self.step = int(state["sampler/samples_seen"]), int(state["train/step"])
+
+    def _groups(self) -> list[dict[str, Any]]:
+        # the rates are the schedule's, and what the run says now counts for the other options
+        groups: list[dict[str, Any]] = self.optimizer.state_dict()["param_groups"]
+        return groups
+
+
+def _by_parameter(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in state.items():
+        if name.startswith("optim/"):
+            _, key, parameter = name.split("/", 2)
+            found.setdefault(parameter, {})[key] = value
+    return found

@@ -1,0 +1,245 @@
+"""Train a GPT on text.
+
+    hpcdist launch -n 2 jobs/gpt.py            # or: mpirun -n 2 python jobs/gpt.py; or: python jobs/gpt.py
+
+Without --data it learns the source code of Python's standard library, byte by byte. The same flags give the same losses
+on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+import hpcdist as hd
+from hpcdist import checkpoint, config, data, nn, optim, parallel, train
+from hpcdist.backends import cpu
+from hpcdist.errors import HpcdistError, explain
+
+STRATEGIES = {"replicate": parallel.replicate, "ddp": parallel.replicate}
+PROMPT = b"def "
+SAMPLE_TOKENS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the job is told; the command line has one flag a field."""
+
+    data: str | None = None
+    steps: int = 400
+    global_batch: int = 16
+    micro_batch: int = 4
+    seq: int = 128
+    layers: int = 4
+    width: int = 128
+    heads: int = 4
+    mlp: str = "gelu"
+    norm: str = "layer"
+    positions: str = "learned"
+    dropout: float = 0.0
+    lr: float = 3e-3
+    weight_decay: float = 0.1
+    seed: int = 0
+    strategy: str = "replicate"
+    save_every: int = 100
+    val_every: int = 100
+    out: str | None = None
+    resume: bool = False
+
+
+HELP = {
+    "data": "text file, folder, or HDF5 file of token ids (FILE or FILE:NAME); default: Python's standard library",
+    "steps": "steps in total, those before a --resume included",
+    "global_batch": "sequences a step, over all data-parallel ranks",
+    "micro_batch": "sequences a forward pass",
+    "seq": "tokens a sequence",
+    "mlp": "gelu, gelu_tanh or swiglu",
+    "norm": "layer or rms",
+    "positions": "learned or rotary",
+    "lr": "peak of the learning rate, which warms up and falls along a cosine",
+    "strategy": " or ".join(STRATEGIES),
+    "save_every": "steps between checkpoints; one always comes at the end",
+    "val_every": "steps between validations; one always comes at the end",
+    "out": "folder for checkpoints and metrics; default: a new one, runs/gpt-DATE-TIME",
+    "resume": "go on from the latest checkpoint in --out",
+}
+
+
+def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
+    """Train as told, and return the loop with what it trained. Collective over ``comm``."""
+    with comm.agreed():
+        tokens = data.open_tokens(options.data)
+        windows, held_out = cut(tokens.tokens, options.seq)
+        plan = data.BatchPlan(len(windows), options.global_batch, micro_batch=options.micro_batch, seed=options.seed)
+        plan.assign(comm.size, comm.rank)
+        state = build(options, tokens.vocab_size, len(windows))
+        if options.strategy not in STRATEGIES:
+            raise ValueError(explain("--strategy", got=options.strategy, expected=" or ".join(STRATEGIES)))
+    strategy = STRATEGIES[options.strategy](state.model, comm)
+    folder = open_folder(options, state, comm)
+    loop = train.Loop(
+        state=state,
+        strategy=strategy,
+        comm=comm,
+        windows=windows,
+        held_out=held_out,
+        plan=plan,
+        folder=folder,
+        steps=options.steps,
+        save_every=options.save_every,
+        val_every=options.val_every,
+        progress=train.Progress(options.steps, enabled=comm.rank == 0),
+    )
+    loop.progress.say(describe(options, state, tokens.description, comm, folder))
+    loop.run()
+    finish(loop)
+    return loop
+
+
+def cut(tokens: np.ndarray, seq: int) -> tuple[data.Windows, data.Windows]:
+    """Return samples to train on, and samples of the last 5 % to validate with (shorter ones if there is little)."""
+    kept, held_out = data.split(tokens, 0.05)
+    windows = data.Windows(kept, seq)
+    return windows, data.Windows(held_out, max(1, min(seq, len(held_out) - 1)))
+
+
+def build(options: Options, vocab_size: int, num_samples: int) -> train.TrainState:
+    """Return a new model with its optimizer; weight decay is for matrices only."""
+    if options.steps < 1 or options.save_every < 0 or options.val_every < 0:
+        raise ValueError(
+            explain(
+                "--steps, --save-every, --val-every",
+                got=f"{options.steps}, {options.save_every}, {options.val_every}",
+                expected="at least 1, 0 and 0",
+            )
+        )
+    hd.manual_seed(options.seed)
+    model = nn.GPT(
+        nn.GPTConfig(
+            vocab_size=vocab_size,
+            seq=options.seq,
+            num_layers=options.layers,
+            num_heads=options.heads,
+            width=options.width,
+            activation=options.mlp,
+            norm=options.norm,
+            positions=options.positions,
+            dropout=options.dropout,
+        )
+    )
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [(n, p) for n, p in named if p.ndim > 1], "weight_decay": options.weight_decay},
+        {"params": [(n, p) for n, p in named if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95))
+    factor = optim.cosine_with_warmup(options.steps // 10, options.steps)
+    return train.TrainState(model, optimizer, optim.LambdaLR(optimizer, factor), num_samples)
+
+
+def open_folder(options: Options, state: train.TrainState, comm: hd.comm.Communicator) -> Path:
+    """Return the output folder, made if missing; with --resume, or in a restarted job, load what is there."""
+    restarted = config.environment().restart_count > 0
+    folder = Path(comm.broadcast_object(options.out or time.strftime("runs/gpt-%Y%m%d-%H%M%S")))
+    with comm.agreed():
+        if options.out is None and (options.resume or restarted):
+            raise ValueError(explain("--resume, or a restarted job", do="say which folder to go on in: --out DIR"))
+        if comm.rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            train.Metrics(folder).path.touch()
+    step = comm.broadcast_object(checkpoint.latest(folder) if comm.rank == 0 else None)
+    if step is None:
+        return folder
+    with comm.agreed():
+        if not (options.resume or restarted):
+            raise ValueError(explain(f"--out {folder} holds checkpoints", do="say --resume, or choose another folder"))
+        state.load_state_dict(checkpoint.load(folder, step=step))
+        if comm.rank == 0:
+            train.Metrics(folder).drop_after(step)
+    return folder
+
+
+def describe(options: Options, state: train.TrainState, source: str, comm: hd.comm.Communicator, folder: Path) -> str:
+    """Say what is about to happen."""
+    size = sum(p.size for p in state.model.parameters())
+    begin = f"from step {state.step} " if state.step else ""
+    return "\n".join(
+        (
+            f"model       GPT, {size:,} parameters: {options.layers} layers, width {options.width}, "
+            f"{options.heads} heads, {options.seq} tokens",
+            f"mesh        dp={comm.size}, strategy {options.strategy}, {cpu.num_threads()} threads a rank",
+            f"data        {source}; the last 5 % held out",
+            f"training    {begin}to step {options.steps}: {options.global_batch} sequences a step, "
+            f"{options.micro_batch} at a time",
+            f"output      {folder}: metrics.jsonl, checkpoints"
+            + (f" every {options.save_every} steps and" if options.save_every else "")
+            + " at the end",
+        )
+    )
+
+
+def finish(loop: train.Loop) -> None:
+    """Show what the model writes, and draw the loss curve. Collective: every rank computes the text."""
+    prompt = np.frombuffer(PROMPT, np.uint8) if loop.state.model.config.vocab_size == 256 else loop.windows.tokens[:1]
+    with hd.no_grad():
+        tokens = loop.state.model.eval().generate(prompt, SAMPLE_TOKENS, temperature=0.8)
+    as_text = loop.state.model.config.vocab_size == 256
+    text = bytes(tokens.astype(np.uint8)).decode(errors="replace") if as_text else " ".join(map(str, tokens))
+    loop.progress.say(f"--- sample\n{text}\n---")
+    if loop.comm.rank == 0:
+        records = train.Metrics(loop.folder).read()
+        measured = [r for r in records if "val_loss" in r]
+        curves = (
+            [r["step"] for r in records],
+            [r["loss"] for r in records],
+            [r["step"] for r in measured],
+            [r["val_loss"] for r in measured],
+        )
+        train.write_svg(loop.folder / "loss.svg", *curves)
+        train.write_png(loop.folder / "loss.png", *curves)
+    loop.progress.say(f"val_loss {measured_loss(loop):.4f}  ({loop.folder})")
+
+
+def measured_loss(loop: train.Loop) -> float:
+    """Return the last validation loss, measured now if this run took no step. Collective over the loop's ranks."""
+    return loop.validate() if np.isnan(loop.val_loss) else loop.val_loss
+
+
+def parse(arguments: list[str] | None = None) -> Options:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description="Train a GPT on text.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    for f in fields(Options):
+        flag, text = f"--{f.name.replace('_', '-')}", HELP.get(f.name, " ")
+        if isinstance(f.default, bool):
+            parser.add_argument(flag, action="store_true", help=text)
+        else:
+            kind = str if f.default is None else type(f.default)
+            parser.add_argument(flag, type=kind, default=f.default, help=text)
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def main() -> int:
+    """Run the job as the command line says; an error that all ranks share is told once."""
+    options = parse()
+    comm = hd.init()
+    try:
+        job(options, comm)
+    except (ValueError, OSError, ArithmeticError, HpcdistError) as error:
+        if not hasattr(error, "echo"):
+            raise
+        if comm.rank == 0:
+            print(f"gpt.py: {error}", file=sys.stderr, flush=True)
+        comm.barrier()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
