@@ -58,7 +58,7 @@ class LocalCommunicator(Communicator):
             out[...] = total
             return out
 
-        return self._collective("all_reduce", (x.shape, str(x.dtype), op.value), source, finish, x)
+        return self._collective("all_reduce", (x.shape, str(source.dtype), op.value), source, finish, x)
 
     def iall_gather(self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None) -> Work[Array]:
         """Post :meth:`all_gather`. Collective over the group."""
@@ -68,7 +68,7 @@ class LocalCommunicator(Communicator):
         if extents[self.rank] != x.shape[dim]:
             text = f"all_gather: extent of dim {dim} on rank {self.rank}"
             raise ValueError(explain(text, got=x.shape[dim], expected=f"{extents[self.rank]}, as sizes says"))
-        terms = (dim, x.shape[:dim] + x.shape[dim + 1 :], str(x.dtype), extents)
+        terms = (dim, x.shape[:dim] + x.shape[dim + 1 :], str(source.dtype), extents)
 
         def finish(meeting: Meeting) -> Array:
             whole: Array = namespace(x).concatenate(meeting.values(), axis=dim)
@@ -86,7 +86,7 @@ class LocalCommunicator(Communicator):
         extents = arguments.slices(x.shape[dim], sizes, dim, self.size)
         start = sum(extents[: self.rank])
         mine = (*(slice(None),) * dim, slice(start, start + extents[self.rank]))
-        terms = (x.shape, dim, str(x.dtype), op.value, extents)
+        terms = (x.shape, dim, str(source.dtype), op.value, extents)
 
         def finish(meeting: Meeting) -> Array:
             return fold([value[mine] for value in meeting.values()], op)
@@ -98,7 +98,7 @@ class LocalCommunicator(Communicator):
         arguments.check_parts(parts, shapes, self.size)
         copies = [_copy("all_to_all", part) for part in parts]
         value = (copies, [tuple(shape) for shape in shapes])
-        return self._collective("all_to_all", (str(parts[0].dtype),), value, self._take_parts, *parts)
+        return self._collective("all_to_all", (str(copies[0].dtype),), value, self._take_parts, *parts)
 
     def _take_parts(self, meeting: Meeting) -> list[Array]:
         brought = meeting.values()
@@ -119,7 +119,7 @@ class LocalCommunicator(Communicator):
             value: Array = meeting.posts[root].value.copy()
             return value
 
-        return self._collective("broadcast", (x.shape, str(x.dtype), root), source, finish, x)
+        return self._collective("broadcast", (x.shape, str(source.dtype), root), source, finish, x)
 
     def ibarrier(self) -> Work[None]:
         """Post :meth:`barrier`. Collective over the group."""
@@ -143,7 +143,7 @@ class LocalCommunicator(Communicator):
 
         def finish() -> Array:
             x = box.messages.pop(number)
-            if (x.shape, x.dtype) != (out.shape, out.dtype):
+            if (x.shape, x.dtype) != (out.shape, out.dtype.newbyteorder("=")):
                 raise operation.mismatched(f"{x.dtype} {x.shape}")
             out[...] = x
             return out
@@ -222,9 +222,9 @@ class LocalCommunicator(Communicator):
 
 
 def _copy(verb: str, x: Array) -> Array:
-    """Return a C-ordered copy, so that the caller may go on with the original."""
+    """Return a C-ordered copy in native byte order, so that the caller may go on with the original."""
     arguments.check_array(verb, "x", x)
-    copy: Array = namespace(x).array(x, order="C")
+    copy: Array = namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
     return copy
 
 

@@ -11,7 +11,7 @@ from hpcdist.array import Array, namespace
 from hpcdist.comm.communicator import ReduceOp
 from hpcdist.errors import explain
 
-__all__ = ["accumulator", "check_reduction", "fold"]
+__all__ = ["accumulator", "check_reduction", "divide", "fold"]
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
@@ -43,6 +43,13 @@ def check_reduction(op: ReduceOp, dtype: np.dtype[Any]) -> None:
         raise ValueError(explain(f"reduction: {op.value} of complex numbers", got=dtype, expected="an ordered dtype"))
 
 
+def divide(total: Array, size: int) -> None:
+    """Divide a sum over ``size`` ranks in place, rounded once."""
+    # complex / complex is not rounded correctly
+    for part in (total.real, total.imag) if total.dtype.kind == "c" else (total,):
+        part /= size
+
+
 def fold(arrays: Sequence[Array], op: ReduceOp) -> Array:
     """Combine equally shaped ``arrays`` from left to right; return a new array of their dtype.
 
@@ -60,5 +67,5 @@ def fold(arrays: Sequence[Array], op: ReduceOp) -> Array:
     for x in arrays[1:]:
         combine[op](total, x.astype(total.dtype, copy=False), out=total)
     if op is ReduceOp.AVG:
-        xp.divide(total, len(arrays), out=total)
+        divide(total, len(arrays))
     return total.astype(dtype, copy=False)

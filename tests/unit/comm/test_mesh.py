@@ -1,13 +1,7 @@
 """Meshes of thread ranks."""
 
-import sys
-from pathlib import Path
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 import mesh_suite
+import pytest
 
 from hpcdist.comm import init_device_mesh
 from hpcdist.comm.local import run, solo

@@ -1,15 +1,9 @@
 """The redistribution table on threads, 1 to 4 ranks."""
 
-import sys
-from pathlib import Path
-
 import ml_dtypes
+import move_suite
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-import move_suite
 from move_suite import AVG, INV, PAIRS, SCALED_PAIRS, SHAPES, P, R
 
 from hpcdist.autograd import Tensor
