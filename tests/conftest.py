@@ -16,7 +16,6 @@ from hpcdist.comm.launched import launched
 MPI_TESTS = Path(__file__).parent / "mpi"
 RANKS = (1, 2, 3, 4)
 LIMIT_S = 300
-TEST_LIMIT_S = 60
 NOTHING_SELECTED = 5
 REPORTS = "HPCDIST_TEST_REPORTS"
 
@@ -92,7 +91,7 @@ class RankItem(pytest.Item):
 
     def _command(self):
         launch = [sys.executable, "-m", "hpcdist", "launch", "-n", str(self.num_ranks), "-m", "pytest"]
-        options = ["--with-mpi", "-q", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={TEST_LIMIT_S}"]
+        options = ["--with-mpi", "-q", "-p", "no:cacheprovider"]
         return [*launch, *options, "-m", self.markers, str(self.path)]
 
     def repr_failure(self, excinfo, style=None):
@@ -139,9 +138,9 @@ def _end(started):
 
 
 def _failures(folder):
-    """Return what ranks reported: failing phases of tests, the first in time first."""
+    """Return what ranks reported: failing phases of tests, the first in time first, adopted failures last."""
     lines = [line for path in sorted(folder.glob("rank-*.jsonl")) for line in path.read_text().splitlines()]
-    return sorted(map(json.loads, lines), key=lambda failure: failure["time"])
+    return sorted(map(json.loads, lines), key=lambda failure: (failure["adopted"], failure["time"]))
 
 
 def _compose(failures, num_ranks):
@@ -174,5 +173,6 @@ def _report(test, report):
         text = "\n".join([report.longreprtext, *(f"-- {title}\n{body}" for title, body in report.sections)])
         when = getattr(report, "when", "collect")
         failure = {"test": test, "rank": place.rank, "when": when, "time": time.time(), "text": text}
+        failure["adopted"] = isinstance(report.longrepr, str)  # the failure of another rank, agreed on
         with Path(folder, f"rank-{place.rank}.jsonl").open("a") as stream:
             stream.write(json.dumps(failure) + "\n")

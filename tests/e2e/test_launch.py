@@ -73,7 +73,8 @@ class Started:
 
     def left(self):
         """Return the processes that run with the mark."""
-        return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if self._is_ours(pid)]
+        ids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        return [pid for pid in ids if self._is_ours(pid)]
 
     def _is_ours(self, pid):
         try:
