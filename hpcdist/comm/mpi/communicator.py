@@ -18,6 +18,7 @@ from hpcdist.comm.mpi.handle import duplicate
 from hpcdist.comm.mpi.layout import front, like, pack, receives_directly
 from hpcdist.comm.mpi.work import MpiWork
 from hpcdist.comm.operation import Operation
+from hpcdist.comm.reduction import divide
 from hpcdist.comm.rendezvous import call_site
 from hpcdist.comm.work import Work
 from hpcdist.errors import explain
@@ -137,7 +138,7 @@ class MpiCommunicator(Communicator):
     def _mean(self, total: Array, op: ReduceOp) -> Array:
         """Divide a finished sum in place if its mean was asked for."""
         if op == ReduceOp.AVG:
-            np.divide(total, self.size, out=total)
+            divide(total, self.size)
         return total
 
     # ---- moves
@@ -216,7 +217,8 @@ class MpiCommunicator(Communicator):
         arguments.check_array("recv", "out", out)
         arguments.check_rank("recv", "source", source, self.size)
         self._check_tag("recv", tag)
-        buffer = out if receives_directly(out, out.dtype) else np.empty(out.shape, out.dtype)
+        dtype = out.dtype.newbyteorder("=")
+        buffer = out if receives_directly(out, dtype) else np.empty(out.shape, dtype)
         flat = dtypes.raw(buffer)
         requests = chunks.recv(self.handle, flat, source, tag, self.max_count)
         lengths = chunks.lengths(flat, self.max_count)

@@ -11,33 +11,40 @@ import atexit
 import functools
 import threading
 import time
+from typing import Any
 
 from mpi4py import MPI
 
 from hpcdist.comm.mpi.work import MpiWork
 
-__all__ = ["poll", "stop", "watch"]
+__all__ = ["Watcher", "any_thread", "poll", "stop", "watch", "watched"]
 
 _INTERVAL_S = 1e-3
 
 
-class _Watcher:
+class Watcher:
     """Works to be tested, and the thread that may do so."""
 
     def __init__(self) -> None:
-        self._works: list[MpiWork[object]] = []
+        self._works: list[MpiWork[Any]] = []
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._open = True
 
-    def watch(self, work: MpiWork[object]) -> None:
+    def watch(self, work: MpiWork[Any]) -> None:
+        """Test ``work`` from time to time until it is done."""
         with self._wake:
             self._works.append(work)
-            if _any_thread() and self._open:
+            if any_thread() and self._open:
                 self._thread = self._thread or self._start()
                 self._wake.notify()
 
+    def watched(self) -> int:
+        """Return how many works are not known to be done."""
+        return len(self._works)
+
     def poll(self) -> None:
+        """Test all watched works once, if no thread does."""
         if self._thread is None:
             self._step()
 
@@ -73,12 +80,12 @@ class _Watcher:
             self._works = [work for work in self._works if id(work) not in done]
 
 
-_watcher = _Watcher()
-watch, poll, stop = _watcher.watch, _watcher.poll, _watcher.stop
+_watcher = Watcher()
+watch, watched, poll, stop = _watcher.watch, _watcher.watched, _watcher.poll, _watcher.stop
 
 
 @functools.cache
-def _any_thread() -> bool:
+def any_thread() -> bool:
     """Say whether MPI may be called from any thread; arrange for the thread's end before MPI's."""
     # MPI_Finalize deletes the attributes of COMM_SELF first: no call of ours can come after it, whoever makes it.
     key = MPI.Comm.Create_keyval(delete_fn=lambda *_: stop())

@@ -1,0 +1,226 @@
+"""MPI ranks: the verbs, also with messages cut small, and what only MPI can get wrong."""
+
+import threading
+import time
+
+import comm_suite
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpcdist.comm import CollectiveMismatchError, DistTimeoutError
+from hpcdist.comm.mpi import progress
+from hpcdist.comm.mpi.communicator import MpiCommunicator
+
+
+@pytest.fixture(params=[None, 1000, 7], ids=["whole", "cut at 1000", "cut at 7"])
+def comm(request, world):
+    return MpiCommunicator(world.handle, timeout_s=world.timeout_s, max_count=request.param)
+
+
+@pytest.mark.parametrize("check", comm_suite.CHECKS)
+def test_verbs(comm, check):
+    check(comm)
+
+
+def test_cutting_really_happens(world):
+    small = MpiCommunicator(world.dup().handle, timeout_s=world.timeout_s, max_count=3)
+    requests = {None: 1, "cut": 4}
+    x = np.arange(10.0)
+    for name, comm in ((None, world), ("cut", small)):
+        work = comm.iall_reduce(x)
+        assert f", {requests[name] if world.size > 1 else 0} requests" in repr(work)
+        work.wait()
+
+
+def test_environment_sets_the_cut(world, monkeypatch):
+    from hpcdist import config
+
+    monkeypatch.setattr(config, "environment", lambda: config.read({"HPCDIST_MAX_COUNT": "1000"}))
+    comm = MpiCommunicator(world.dup().handle, timeout_s=world.timeout_s)
+    assert comm.max_count == 1000
+    comm_suite.check_long_messages_b03(comm)
+
+
+# ---- whose communicator it is
+def test_host_communicator_is_duplicated(world):
+    host = MPI.COMM_WORLD.Dup()
+    ours = MpiCommunicator.adopt(host, timeout_s=world.timeout_s)
+    assert MPI.Comm.Compare(host, ours.handle) == MPI.CONGRUENT
+    mine, theirs = np.array([1.0]), np.zeros(1)
+    work = ours.iall_reduce(mine)
+    host.Allreduce(mine * 10, theirs)
+    assert (work.wait()[0], theirs[0]) == (world.size, 10 * world.size)
+    ours.free()
+    host.Free()
+
+
+def test_fortran_handle_and_any_subset_are_taken(world):
+    part = MPI.COMM_WORLD.Split(world.rank % 2, -world.rank)
+    ours = MpiCommunicator.adopt(part.py2f(), timeout_s=world.timeout_s)
+    assert (ours.rank, ours.size) == (part.rank, part.size)
+    comm_suite.check_all_reduce_layouts(ours)
+    comm_suite.check_all_gather_dims_and_sizes(ours)
+
+
+def test_what_is_no_communicator_is_refused():
+    for wrong in (MPI.COMM_NULL, -12345):
+        with pytest.raises(ValueError, match="communicator"):
+            MpiCommunicator.adopt(wrong)
+    with pytest.raises(TypeError, match="communicator\n  got      str"):
+        MpiCommunicator.adopt("world")
+
+
+def test_adopting_has_a_time_limit(world):
+    """A rank that does not take part is an error on the others; it may come late."""
+    host = MPI.COMM_WORLD.Dup()
+    if world.rank:
+        with pytest.raises(DistTimeoutError, match=r"communicator of \d ranks: not duplicated within 0.2 s on rank \d"):
+            MpiCommunicator.adopt(host, timeout_s=0.2)
+    world.barrier()
+    if world.rank == 0:
+        MpiCommunicator.adopt(host, timeout_s=5)
+
+
+# ---- waits
+def test_time_out_says_who_what_and_where(world):
+    comm = MpiCommunicator(world.dup().handle, name="lonely", timeout_s=0.2)
+    late = world.size > 1 and world.rank == 0
+    if world.rank:
+        for post, text in (
+            (lambda: comm.all_reduce(np.ones((2, 3), "f4")), r"all_reduce of float32 \(2, 3\)"),
+            (comm.barrier, "barrier"),
+        ):
+            start = time.monotonic()
+            with pytest.raises(DistTimeoutError, match=text) as caught:
+                post()
+            assert 0.1 < time.monotonic() - start < 5
+            message = str(caught.value)
+            assert f"on rank {world.rank} of {world.size} of group 'lonely': not done within 0.2 s" in message
+            assert f"called at {__file__}:" in message
+            assert f"all {world.size} ranks of the group to take part" in message
+        assert isinstance(caught.value, TimeoutError)
+    world.barrier()
+    if late:
+        comm.all_reduce(np.ones((2, 3), "f4"))
+        comm.barrier()
+
+
+def test_recv_time_out_names_the_sender(world):
+    with pytest.raises(DistTimeoutError, match=f"rank {world.size - 1} to take part"):
+        world.dup().irecv(np.zeros(3), world.size - 1, tag=3).wait(0.05)
+
+
+def test_a_wait_may_have_its_own_limit(world):
+    comm = world.dup()
+    if world.rank:
+        work = comm.ibarrier()
+        with pytest.raises(DistTimeoutError, match=r"0\.05 s"):
+            work.wait(0.05)
+    world.barrier()
+    (work if world.rank else comm.ibarrier()).wait()
+    comm.free()
+
+
+def test_result_before_the_end_is_an_error(world):
+    comm = world.dup()
+    if world.rank:
+        work = comm.ibarrier()
+        with pytest.raises(RuntimeError, match="the work is not done"):
+            work.result()
+    world.barrier()
+    (work if world.rank else comm.ibarrier()).wait()
+
+
+@pytest.mark.parametrize("length", [2, 4])
+def test_message_of_another_length_is_an_error(world, length):
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    sent = world.isend(np.ones(length), right, tag=9)
+    with pytest.raises(CollectiveMismatchError, match=r"recv of float64 \(3,\) on rank"):
+        world.recv(np.zeros(3), left, tag=9)
+    sent.wait()
+    world.barrier()
+
+
+def test_forgotten_messages_keep_their_buffers(world):
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    for tag in range(20):
+        world.isend(np.full(50_000, float(tag)), right, tag)
+    for tag in range(20):
+        assert set(world.recv(np.zeros(50_000), left, tag)) == {float(tag)}
+
+
+def test_what_is_no_array_is_refused(world):
+    for call in (
+        lambda: world.all_reduce([1.0, 2.0]),
+        lambda: world.broadcast(3.0),
+        lambda: world.all_gather(np.array([object()])),
+    ):
+        with pytest.raises(ValueError, match=r"array|plain elements"):
+            call()
+
+
+def test_tags_end_where_ours_begin(world):
+    for tag in (-1, world.handle.Get_attr(MPI.TAG_UB)):
+        with pytest.raises(ValueError, match="send: tag"):
+            world.isend(np.ones(1), 0, tag)
+
+
+def test_unpicklable_value_of_one_rank_is_an_error_on_all(world):
+    last = world.size - 1
+    with pytest.raises(TypeError, match=f"the value of rank {last} cannot be pickled"):
+        world.all_gather_object((lambda: 0) if world.rank == last else 0)
+    assert world.all_gather_object(world.rank) == list(range(world.size))
+
+
+def test_negative_color_is_refused(world):
+    with pytest.raises(ValueError, match="split: color"):
+        world.split(-1)
+
+
+# ---- progress
+def test_watched_works_end_while_the_caller_computes(world):
+    """Without a watcher a long message would wait for the next call; other ranks give theirs by polling."""
+    work = world.iall_reduce(np.ones(2_000_000))
+    world.watch(work)
+    limit = time.monotonic() + 10
+    while work._requests and time.monotonic() < limit:
+        np.ones((100, 100)) @ np.ones((100, 100))
+        world.poll()
+    assert not work._requests
+    assert work.wait()[-1] == world.size
+
+
+def test_progress_thread_sleeps_and_ends(world):
+    assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    world.watch(world.ibarrier())
+    names = [thread.name for thread in threading.enumerate() if thread.daemon]
+    assert "hpcdist-progress" in names
+    world.barrier()
+    limit = time.monotonic() + 10
+    while progress.watched() and time.monotonic() < limit:
+        time.sleep(0.001)
+    assert progress.watched() == 0
+
+
+def test_without_a_thread_poll_makes_the_progress(world, monkeypatch):
+    watcher = progress.Watcher()
+    monkeypatch.setattr(progress, "any_thread", lambda: False)
+    work = world.iall_reduce(np.ones(1000))
+    watcher.watch(work)
+    limit = time.monotonic() + 10
+    while watcher.watched() and time.monotonic() < limit:
+        watcher.poll()
+    assert not work._requests
+    assert work.wait()[0] == world.size
+
+
+def test_stopped_watcher_starts_no_thread(world):
+    watcher = progress.Watcher()
+    watcher.watch(world.ibarrier())
+    watcher.stop()
+    before = threading.active_count()
+    late = world.ibarrier()
+    watcher.watch(late)
+    assert threading.active_count() == before
+    late.wait()
