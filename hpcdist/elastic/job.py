@@ -40,7 +40,8 @@ class Job:
         if self.kind == "program":
             return [self.target, *self.arguments]
         flag = ["-m"] if self.kind == "module" else []
-        return [sys.executable, "-m", "hpcdist", "run", *flag, self.target, *self.arguments]
+        # -P: a file of the working folder must not stand in for a module of the standard library
+        return [sys.executable, "-P", "-m", "hpcdist", "run", *flag, self.target, *self.arguments]
 
 
 def _is_script(target: str) -> bool:

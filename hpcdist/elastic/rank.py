@@ -46,11 +46,21 @@ def run_job(job: Job) -> int:
 def _execute(job: Job) -> None:
     sys.argv = [job.target, *job.arguments]
     if job.kind == "module":
-        sys.path[0] = ""
+        _import_first_from(Path.cwd())
         runpy.run_module(job.target, run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = str(Path(job.target).resolve().parent)
+        _import_first_from(Path(job.target).resolve().parent)
         runpy.run_path(job.target, run_name="__main__")
+
+
+def _import_first_from(folder: Path) -> None:
+    """Put ``folder`` where Python puts the folder of its script, unless the user does not want that."""
+    if os.environ.get("PYTHONSAFEPATH"):
+        return
+    if sys.flags.safe_path:
+        sys.path.insert(0, str(folder))
+    else:
+        sys.path[0] = str(folder)
 
 
 def _trace_crashes(folder: str | None, rank: int) -> None:

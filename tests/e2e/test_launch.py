@@ -187,6 +187,15 @@ def test_ranks_get_arguments_threads_and_their_world(tmp_path):
     assert out.splitlines() == [str([r, 2, argv, "__main__", "found beside the job", "7"]) for r in range(2)]
 
 
+def test_working_folder_does_not_shadow_the_standard_library(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/job.py").write_text("import argparse\nprint('fine')\n")
+    for name in ("argparse", "signal", "queue"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('shadowed')\n")
+    command = [str(Path(sys.executable).parent / "hpcdist"), "launch", "-n", "1", "jobs/job.py"]
+    assert Started(command, tmp_path).finish()[:2] == (0, "fine\n")
+
+
 def test_modules_and_programs(tmp_path):
     (tmp_path / "tool.py").write_text("import sys\nprint('tool', sys.argv[1:])\n")
     code, out, _ = launch(tmp_path, "-n", "2", "-m", "tool", "-x").finish()

@@ -13,7 +13,7 @@ from hpcdist.elastic.job import Job
 OPEN_MPI = Launcher(path=Path("/x/mpirun"), family="openmpi", version="5.0.11")
 MPICH = Launcher(path=Path("/x/mpiexec"), family="mpich", version="5.0.2")
 JOB = Job("script", "job.py", ("--steps", "3"))
-RANK = [sys.executable, "-m", "hpcdist", "run", "job.py", "--steps", "3"]
+RANK = [sys.executable, "-P", "-m", "hpcdist", "run", "job.py", "--steps", "3"]
 
 
 def site(variables=(), **changes):
