@@ -16,6 +16,8 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
+from mpi4py import MPI
+
 from hpcdist.comm import failure
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 from hpcdist.comm.mpi.work import MpiWork, poll
@@ -75,6 +77,8 @@ class _Guard:
         return self._exit
 
     def _at_end(self) -> None:
+        if MPI.Is_finalized():
+            return
         error = self._exit_that_ended_us()
         failed = error is not None and failure.exit_code(error) != 0
         farewell = self._comm.ibarrier()
@@ -96,10 +100,9 @@ class _Guard:
     def _abort(self, code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
-        try:
+        if not MPI.Is_finalized():
             self._comm.handle.Abort(code)
-        finally:
-            os._exit(code)
+        os._exit(code)
 
 
 def _outermost() -> FrameType:
