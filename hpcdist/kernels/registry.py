@@ -22,6 +22,7 @@ __all__ = ["KERNELS", "Kernel", "kernel"]
 
 KERNELS: dict[str, Kernel] = {}
 _log = logging.getLogger("hpcdist.kernels")
+_CPU = "hpcdist.kernels.cpu"
 _COMPILED_DTYPES = frozenset(np.dtype(d) for d in ("float32", "int32", "int64", "uint32", "uint64"))
 
 
@@ -50,15 +51,22 @@ class Kernel:
         return self.reference(*args)
 
     def _load(self) -> Callable[..., Any] | None:
-        """Import the compiled form; where numba is missing or unusable, warn once and switch all off."""
+        """Import the compiled form; where that fails, warn, and switch off what cannot run."""
         try:
-            found = importlib.import_module(f"hpcdist.kernels.cpu.{self.module}")
+            importlib.import_module(f"{_CPU}.compiled")
         except Exception as error:  # a numba that does not fit its NumPy or LLVM fails in many ways
-            _log.warning("compiled kernels are not available (%s); the generic forms run instead", error)
-            flags.disable_kernel("*")
+            _switch_off("*", error)
             return None
-        self._compiled = getattr(found, self.name)
+        try:
+            self._compiled = getattr(importlib.import_module(f"{_CPU}.{self.module}"), self.name)
+        except ImportError as error:
+            _switch_off(self.name, error)
         return self._compiled
+
+
+def _switch_off(name: str, error: Exception) -> None:
+    _log.warning("compiled kernels (%s) are not available, the generic forms run instead: %s", name, error)
+    flags.disable_kernel(name)
 
 
 def kernel(module: str) -> Callable[[Callable[..., Any]], Kernel]:

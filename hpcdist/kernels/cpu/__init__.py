@@ -1,0 +1,1 @@
+"""Compiled forms of the kernels: numba, float32, contiguous arrays on the host."""

@@ -1,0 +1,110 @@
+"""How a kernel is compiled: once for one thread, once more for several, each when first called."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numba
+import numpy as np
+from numba.np.ufunc.parallel import threading_layer
+
+from hpcdist.backends import blas, cpu
+
+__all__ = ["Compiled", "compiled", "inline", "single"]
+
+single = np.float32
+
+# Bits come from the order written in the source, so no fast-math; overflow gives inf, division by zero too.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+inline = numba.njit(**_OPTIONS)
+"""Make a function that kernels call."""
+
+
+class Compiled:
+    """A kernel whose last argument is the number of threads, over which it loops with ``prange``.
+
+    Called without that argument: it uses ``cpu.num_threads()`` threads. A kernel for one thread has no parallel
+    region: it compiles in a fraction of the time, and needs no threading layer.
+    """
+
+    def __init__(self, source: Callable[..., Any]) -> None:
+        self.source, self.__doc__ = source, source.__doc__
+        self._serial = _jit(source, "serial", parallel=False)
+        self._threaded = _jit(source, "threaded", parallel=True)
+
+    def __call__(self, *args: Any) -> Any:
+        n = cpu.num_threads()
+        if n == 1 or not _may_fork(n):
+            return self._serial(*args, 1)
+        return self._threaded(*args, n)
+
+
+def compiled(source: Callable[..., Any]) -> Compiled:
+    """Make a kernel of ``source(*arrays_and_scalars, num_threads)``."""
+    return Compiled(source)
+
+
+def _jit(source: Any, kind: str, parallel: bool) -> Any:
+    name = f"{source.__name__}_{kind}_{_DIGEST}"
+    twin = FunctionType(source.__code__, source.__globals__, name, source.__defaults__, source.__closure__)
+    twin.__qualname__, twin.__module__ = name, source.__module__
+    try:
+        return numba.njit(cache=True, parallel=parallel, **_OPTIONS)(twin)
+    except RuntimeError:  # there is no place to keep a cache
+        return numba.njit(parallel=parallel, **_OPTIONS)(twin)
+
+
+def _digest() -> str:
+    """Return what tells one state of the kernels' sources from another.
+
+    numba's cache finds a kernel by the name of its function and the age of its file. It knows nothing of
+    parallel=True, of functions in other files that are compiled into the kernel, or of the BLAS it calls; so
+    their digest becomes a part of the name.
+    """
+    found = blas.interface()
+    digest = hashlib.sha256(str(found and found.int_bits).encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+_DIGEST = _digest()
+
+
+# ---------------------------------------------------------------- threads
+_settings: Any = numba.config
+_layer: str | None = None
+_told = threading.local()
+
+
+def _choose_layer() -> str:
+    """Return the threading layer that will be used: the user's choice, else the first that several may enter."""
+    if _settings.THREADING_LAYER != "default":
+        return str(_settings.THREADING_LAYER)
+    for layer, module in (("omp", "omppool"), ("tbb", "tbbpool")):
+        try:
+            importlib.import_module(f"numba.np.ufunc.{module}")
+        except ImportError:
+            continue
+        _settings.THREADING_LAYER = layer
+        return layer
+    return "workqueue"
+
+
+def _may_fork(n: int) -> bool:
+    """Prepare this Python thread for kernels with ``n`` threads; say whether it may run them."""
+    global _layer
+    if getattr(_told, "n", 0) != n:
+        _layer = _layer or _choose_layer()
+        numba.set_num_threads(min(n, _settings.NUMBA_NUM_THREADS))
+        _layer = threading_layer()
+        _told.n = n
+    # two Python threads in numba's own layer end the process
+    return _layer != "workqueue" or threading.current_thread() is threading.main_thread()
