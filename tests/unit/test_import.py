@@ -51,7 +51,9 @@ def test_import_loads_nothing_heavy(poisoned):
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("run", "--help"), ("launch", "--help")])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), ("run", "--help"), ("launch", "--help"), ("bench", "--help")]
+)
 def test_help_loads_nothing_heavy(poisoned, arguments):
     report = f"""
 import atexit, sys
