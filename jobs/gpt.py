@@ -9,20 +9,18 @@ on any number of ranks.
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 import hpcdist as hd
-from hpcdist import checkpoint, config, data, nn, optim, parallel, train
+from hpcdist import checkpoint, data, nn, optim, parallel, train
 from hpcdist.backends import cpu
-from hpcdist.errors import HpcdistError, explain
+from hpcdist.errors import explain
 
 STRATEGIES = {"replicate": parallel.replicate, "ddp": parallel.replicate}
-PROMPT = b"def "
+PROMPT_TOKENS = 4
 SAMPLE_TOKENS = 300
 
 
@@ -40,9 +38,9 @@ class Options:
     heads: int = 4
     mlp: str = "gelu"
     norm: str = "layer"
-    positions: str = "learned"
+    positions: str = "rotary"
     dropout: float = 0.0
-    lr: float = 3e-3
+    lr: float = 6e-3
     weight_decay: float = 0.1
     seed: int = 0
     strategy: str = "replicate"
@@ -81,7 +79,10 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
         if options.strategy not in STRATEGIES:
             raise ValueError(explain("--strategy", got=options.strategy, expected=" or ".join(STRATEGIES)))
     strategy = STRATEGIES[options.strategy](state.model, comm)
-    folder = open_folder(options, state, comm)
+    folder, step = train.open_folder(options.out, comm, name="gpt", resume=options.resume)
+    if step is not None:
+        with comm.agreed():
+            state.load_state_dict(checkpoint.load(folder, step=step))
     loop = train.Loop(
         state=state,
         strategy=strategy,
@@ -142,72 +143,56 @@ def build(options: Options, vocab_size: int, num_samples: int) -> train.TrainSta
     return train.TrainState(model, optimizer, optim.LambdaLR(optimizer, factor), num_samples)
 
 
-def open_folder(options: Options, state: train.TrainState, comm: hd.comm.Communicator) -> Path:
-    """Return the output folder, made if missing; with --resume, or in a restarted job, load what is there."""
-    restarted = config.environment().restart_count > 0
-    folder = Path(comm.broadcast_object(options.out or time.strftime("runs/gpt-%Y%m%d-%H%M%S")))
-    with comm.agreed():
-        if options.out is None and (options.resume or restarted):
-            raise ValueError(explain("--resume, or a restarted job", do="say which folder to go on in: --out DIR"))
-        if comm.rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            train.Metrics(folder).path.touch()
-    step = comm.broadcast_object(checkpoint.latest(folder) if comm.rank == 0 else None)
-    if step is None:
-        return folder
-    with comm.agreed():
-        if not (options.resume or restarted):
-            raise ValueError(explain(f"--out {folder} holds checkpoints", do="say --resume, or choose another folder"))
-        state.load_state_dict(checkpoint.load(folder, step=step))
-        if comm.rank == 0:
-            train.Metrics(folder).drop_after(step)
-    return folder
-
-
 def describe(options: Options, state: train.TrainState, source: str, comm: hd.comm.Communicator, folder: Path) -> str:
     """Say what is about to happen."""
     size = sum(p.size for p in state.model.parameters())
     begin = f"from step {state.step} " if state.step else ""
+    every = f"every {options.save_every} steps and " if options.save_every else ""
     return "\n".join(
         (
-            f"model       GPT, {size:,} parameters: {options.layers} layers, width {options.width}, "
-            f"{options.heads} heads, {options.seq} tokens",
-            f"mesh        dp={comm.size}, strategy {options.strategy}, {cpu.num_threads()} threads a rank",
-            f"data        {source}; the last 5 % held out",
-            f"training    {begin}to step {options.steps}: {options.global_batch} sequences a step, "
+            f"model     GPT of {size:,} parameters: layers {options.layers}, width {options.width}, "
+            f"heads {options.heads}, tokens {options.seq}",
+            f"ranks     mesh dp={comm.size}, strategy {options.strategy}, threads a rank {cpu.num_threads()}",
+            f"data      {source}; the last 5 % held out",
+            f"training  {begin}to step {options.steps}: {options.global_batch} sequences a step, "
             f"{options.micro_batch} at a time",
-            f"output      {folder}: metrics.jsonl, checkpoints"
-            + (f" every {options.save_every} steps and" if options.save_every else "")
-            + " at the end",
+            f"output    {folder}: metrics.jsonl, checkpoints {every}at the end",
         )
     )
 
 
 def finish(loop: train.Loop) -> None:
     """Show what the model writes, and draw the loss curve. Collective: every rank computes the text."""
-    prompt = np.frombuffer(PROMPT, np.uint8) if loop.state.model.config.vocab_size == 256 else loop.windows.tokens[:1]
     with hd.no_grad():
-        tokens = loop.state.model.eval().generate(prompt, SAMPLE_TOKENS, temperature=0.8)
-    as_text = loop.state.model.config.vocab_size == 256
-    text = bytes(tokens.astype(np.uint8)).decode(errors="replace") if as_text else " ".join(map(str, tokens))
-    loop.progress.say(f"--- sample\n{text}\n---")
-    if loop.comm.rank == 0:
-        records = train.Metrics(loop.folder).read()
-        measured = [r for r in records if "val_loss" in r]
-        curves = (
-            [r["step"] for r in records],
-            [r["loss"] for r in records],
-            [r["step"] for r in measured],
-            [r["val_loss"] for r in measured],
-        )
-        train.write_svg(loop.folder / "loss.svg", *curves)
-        train.write_png(loop.folder / "loss.png", *curves)
-    loop.progress.say(f"val_loss {measured_loss(loop):.4f}  ({loop.folder})")
+        tokens = loop.state.model.eval().generate(loop.held_out.tokens[:PROMPT_TOKENS], SAMPLE_TOKENS, temperature=0.8)
+    loop.progress.say(f"--- sample\n{readable(tokens, loop.state.model.config.vocab_size)}\n---")
+    with loop.comm.agreed():
+        if loop.comm.rank == 0:
+            draw(loop.folder)
+    val_loss = loop.validate() if np.isnan(loop.val_loss) else loop.val_loss  # there may have been no step left to take
+    loop.progress.say(f"loss curve in {loop.folder}/loss.svg\nval_loss {val_loss:.4f}")
 
 
-def measured_loss(loop: train.Loop) -> float:
-    """Return the last validation loss, measured now if this run took no step. Collective over the loop's ranks."""
-    return loop.validate() if np.isnan(loop.val_loss) else loop.val_loss
+def readable(tokens: np.ndarray, vocab_size: int) -> str:
+    """Return bytes as the text they are, without what would confuse a terminal; other tokens as numbers."""
+    if vocab_size != 256:
+        return " ".join(map(str, tokens))
+    text = bytes(tokens.astype(np.uint8)).decode(errors="replace")
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def draw(folder: Path) -> None:
+    """Draw the loss of all steps so far, those before a --resume included."""
+    records = train.Metrics(folder).read()
+    measured = [r for r in records if "val_loss" in r]
+    curves = (
+        [r["step"] for r in records],
+        [r["loss"] for r in records],
+        [r["step"] for r in measured],
+        [r["val_loss"] for r in measured],
+    )
+    train.write_svg(folder / "loss.svg", *curves)
+    train.write_png(folder / "loss.png", *curves)
 
 
 def parse(arguments: list[str] | None = None) -> Options:
@@ -225,21 +210,12 @@ def parse(arguments: list[str] | None = None) -> Options:
     return Options(**vars(parser.parse_args(arguments)))
 
 
-def main() -> int:
-    """Run the job as the command line says; an error that all ranks share is told once."""
+def main() -> None:
+    """Run the job as the command line says."""
     options = parse()
-    comm = hd.init()
-    try:
-        job(options, comm)
-    except (ValueError, OSError, ArithmeticError, HpcdistError) as error:
-        if not hasattr(error, "echo"):
-            raise
-        if comm.rank == 0:
-            print(f"gpt.py: {error}", file=sys.stderr, flush=True)
-        comm.barrier()
-        return 1
-    return 0
+    with train.told_once("gpt.py"):
+        job(options, hd.init())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

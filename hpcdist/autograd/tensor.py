@@ -306,16 +306,21 @@ def binary(name: str, a: Operand, b: Operand) -> Tensor:
     return call(name, _operand(a, b), _operand(b, a))
 
 
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
 def _operand(x: Operand, other: Any) -> Any:
-    if hasattr(type(x), "data") and hasattr(type(x), "requires_grad"):
-        return x
-    if isinstance(x, (bool, int, float, complex, np.generic)):
-        return Tensor(np.asarray(x, _dtype_of_number(x, other.dtype)))
-    return Tensor(x if is_device(x) else np.asarray(x))
+    if not hasattr(type(x), "requires_grad"):
+        return Tensor(x if is_device(x) else np.asarray(x, _weak(x, other.dtype)))
+    if isinstance(other, _NUMBERS) and (dtype := _weak(other, x.dtype)) != x.dtype:
+        return x.to(dtype)
+    return x
 
 
-def _dtype_of_number(x: Any, other: np.dtype[Any]) -> np.dtype[Any]:
-    """Numbers are weak: they take the other operand's dtype, unless that cannot hold their kind."""
+def _weak(x: Operand, other: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the dtype for an operand: a number takes the other's, unless that cannot hold its kind; an array, its own."""
+    if not isinstance(x, _NUMBERS):
+        return None
     if isinstance(x, (complex, np.complexfloating)) and other.kind != "c":
         return np.result_type(other, np.complex64)
     if isinstance(x, (float, np.floating)) and other.kind in "biu":

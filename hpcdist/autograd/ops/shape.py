@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
@@ -11,8 +13,8 @@ from hpcdist.autograd.ops.elementwise import LETTERS
 __all__ = ["CAT", "GETITEM", "RESHAPE", "SPLIT", "TRANSPOSE"]
 
 
-def _whole(ndim: int) -> str:
-    return "".join(f"[{name}]" for name in LETTERS[:ndim])
+def _whole(names: str) -> str:
+    return "".join(f"[{name}]" for name in names)
 
 
 def _reshape_signature(shapes: list[tuple[int, ...]], *, shape: tuple[int, ...]) -> str:
@@ -21,8 +23,8 @@ def _reshape_signature(shapes: list[tuple[int, ...]], *, shape: tuple[int, ...])
     while same < min(len(shape), len(shapes[0])) and shape[same] == shapes[0][same]:
         same += 1
     kept = LETTERS[:same]
-    inside = "".join(f"[{n}]" for n in LETTERS[same : len(shapes[0])])
-    outside = "".join(f"[{n}]" for n in LETTERS[len(shapes[0]) : len(shapes[0]) + len(shape) - same])
+    inside = _whole(LETTERS[same : len(shapes[0])])
+    outside = _whole(LETTERS[len(shapes[0]) : len(shapes[0]) + len(shape) - same])
     return f"{kept}{inside}->{kept}{outside}"
 
 
@@ -54,7 +56,12 @@ def TRANSPOSE(into: Any, grads: Any, saved: Any, dims: tuple[int, ...]) -> None:
     into[0].give(grads[0].transpose(back))
 
 
-@row(lambda shapes, index: f"{_whole(len(shapes[0]))}->", linear="joint")
+def _getitem_signature(shapes: list[tuple[int, ...]], *, index: Any) -> str:
+    ndim = np.broadcast_to(0, shapes[0])[index].ndim
+    return f"{_whole(LETTERS[: len(shapes[0])])}->{_whole(LETTERS[len(shapes[0]) :][:ndim])}"
+
+
+@row(_getitem_signature, linear="joint")
 def getitem(a: Array, *, index: Any) -> tuple[Array, tuple[()]]:
     """Return ``a[index]`` for integers, slices, ``...``, None, or arrays of integers or bool."""
     return namespace(a).asarray(a[index]), ()
