@@ -65,10 +65,7 @@ def meaningful(op, dtype):
 def equal(got, expected, note=""):
     assert isinstance(got, np.ndarray), note
     assert got.dtype == expected.dtype.newbyteorder("="), (note, got.dtype)
-    if expected.dtype.kind == "c":  # complex division rounds more than once
-        np.testing.assert_allclose(got, expected, rtol=4 * np.finfo(expected.dtype).eps, err_msg=str(note))
-    else:
-        np.testing.assert_array_equal(got.astype(expected.dtype), expected, err_msg=str(note))
+    np.testing.assert_array_equal(got.astype(expected.dtype), expected, err_msg=str(note))
 
 
 def uneven(comm):

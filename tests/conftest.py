@@ -31,8 +31,9 @@ def pytest_pycollect_makemodule(module_path, parent):
         return None
     if not parent.config.getoption("--with-mpi", default=False):
         return RankFile.from_parent(parent, path=module_path)
-    _check_size(module_path)
-    return None
+    place, wanted = launched(os.environ), min(_ranks(module_path))
+    size = place.size if place else 1
+    return None if size >= wanted else TooFewRanks.from_parent(parent, path=module_path, size=size, wanted=wanted)
 
 
 @pytest.hookimpl(trylast=True)
@@ -43,19 +44,23 @@ def pytest_collection_modifyitems(items):
             item.own_markers = [mark for mark in item.own_markers if mark.name != "skip"]
 
 
-def _check_size(path):
-    place = launched(os.environ)
-    size, wanted = place.size if place else 1, _ranks(path)
-    if size < min(wanted):
-        raise pytest.UsageError(f"{path.name}: needs {min(wanted)} ranks or more, got {size}")
-
-
 def _ranks(path):
     """Return the module's constant RANKS without importing it."""
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["RANKS"]:
             return tuple(ast.literal_eval(node.value))
     return RANKS
+
+
+class TooFewRanks(pytest.File):
+    """A file of tests/mpi that needs more ranks than there are; an error only if it is asked for."""
+
+    def __init__(self, *, size, wanted, **kwargs):
+        super().__init__(**kwargs)
+        self.size, self.wanted = size, wanted
+
+    def collect(self):
+        raise self.CollectError(f"{self.path.name}: needs {self.wanted} ranks or more, got {self.size}")
 
 
 class RankFile(pytest.File):
