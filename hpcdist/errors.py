@@ -49,6 +49,5 @@ def explain(what: str, *, got: object = None, expected: object = None, do: str |
     do : str, optional
         The remedy, as an imperative clause.
     """
-    lines = [what]
-    lines += [f"  {label:<9}{value}" for label, value in (("got", got), ("expected", expected), ("do", do)) if value is not None]
-    return "\n".join(lines)
+    parts = (("got", got), ("expected", expected), ("do", do))
+    return "\n".join([what, *(f"  {label:<9}{value}" for label, value in parts if value is not None)])

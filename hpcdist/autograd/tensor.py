@@ -318,7 +318,7 @@ def _operand(x: Operand, other: Any) -> Any:
 
 
 def _weak(x: Operand, other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the dtype for an operand: a number takes the other's, unless that cannot hold its kind; an array, its own."""
+    """Return the dtype of an operand: a number takes the other's, unless that cannot hold its kind; None: its own."""
     if not isinstance(x, _NUMBERS):
         return None
     if isinstance(x, (complex, np.complexfloating)) and other.kind != "c":
