@@ -75,7 +75,8 @@ def _text(error: BaseException) -> str:
 
 def _describe_exit(error: SystemExit) -> str:
     message = error.code if isinstance(error.code, str) else f"sys.exit({error.code})"
-    where = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)][-1:]
+    frames = [] if hasattr(error, "echo") else traceback.extract_tb(error.__traceback__)  # ranks shared it: no place
+    where = [frame for frame in frames if not _is_ours(frame.filename)][-1:]
     return "\n".join([message, *(f"  at {frame.filename}, line {frame.lineno}" for frame in where), ""])
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hpcdist.errors import explain
 
-__all__ = ["Indices", "epoch_order"]
+__all__ = ["Indices", "check_seed", "epoch_order"]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 """Sample numbers, one-dimensional."""
@@ -29,10 +29,21 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> Indices:
     ValueError
         If ``seed`` or ``epoch`` is not a number that fits in 64 bits.
     """
-    for name, value in (("seed", seed), ("epoch", epoch)):
-        if not 0 <= value < 2**64:
-            raise ValueError(explain(f"order of samples: {name}", got=value, expected="an integer from 0 to 2^64 - 1"))
+    check_seed(seed)
+    check_seed(epoch, "epoch")
     words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_samples)
     order = np.argsort(words, kind="stable").astype(np.int64)
     order.flags.writeable = False
     return order
+
+
+def check_seed(value: int, name: str = "seed") -> None:
+    """Object to a number that does not fit in 64 bits.
+
+    Raises
+    ------
+    ValueError
+        Names it.
+    """
+    if not 0 <= value < 2**64:
+        raise ValueError(explain(f"order of samples: {name}", got=value, expected="an integer from 0 to 2^64 - 1"))

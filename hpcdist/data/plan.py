@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcdist.data.order import Indices, epoch_order
+from hpcdist.data.order import Indices, check_seed, epoch_order
 from hpcdist.errors import explain
 
 __all__ = ["BatchPlan", "assign"]
@@ -33,7 +33,7 @@ class BatchPlan:
     Raises
     ------
     ValueError
-        If a size is below one.
+        If a size is below one, or the seed does not fit in 64 bits.
     """
 
     def __init__(
@@ -46,6 +46,7 @@ class BatchPlan:
         ):
             if value < 1:
                 raise ValueError(explain(f"BatchPlan: {name}", got=value, expected="at least 1"))
+        check_seed(seed)
         self.num_samples = num_samples
         self.global_batch = global_batch
         self.micro_batch = micro_batch

@@ -101,17 +101,17 @@ def _open(text: str) -> TokenData:
 
 def _stdlib() -> TokenData:
     tokens, count = stdlib_bytes()
-    return TokenData(tokens, 256, f"Python's standard library, {count} files, {_megabytes(tokens)}")
+    return TokenData(tokens, 256, f"Python's standard library, {count} files, {_size(tokens)}")
 
 
 def _text(path: Path) -> TokenData:
     tokens = file_bytes(path)
-    return TokenData(tokens, 256, f"text file {path}, {_megabytes(tokens)}")
+    return TokenData(tokens, 256, f"text file {path}, {_size(tokens)}")
 
 
 def _folder(path: Path) -> TokenData:
     tokens, count = folder_bytes(path)
-    return TokenData(tokens, 256, f"folder {path}, {count} files, {_megabytes(tokens)}")
+    return TokenData(tokens, 256, f"folder {path}, {count} files, {_size(tokens)}")
 
 
 def _hdf5(path: Path, name: str) -> TokenData:
@@ -133,5 +133,5 @@ def _is_hdf5(path: Path) -> bool:
     return False
 
 
-def _megabytes(tokens: Array) -> str:
-    return f"{tokens.nbytes / 1e6:,.1f} MB"
+def _size(tokens: Array) -> str:
+    return f"{tokens.nbytes / 1e6:,.1f} MB" if tokens.nbytes >= 1e6 else f"{tokens.nbytes:,} bytes"

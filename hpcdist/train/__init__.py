@@ -1,9 +1,21 @@
 """What jobs are made of: the state of a run, its loop, its numbers."""
 
 from hpcdist.train.curve import write_png, write_svg
+from hpcdist.train.ending import told_once
+from hpcdist.train.folder import open_folder
 from hpcdist.train.loop import Loop, Strategy
 from hpcdist.train.metrics import Metrics
 from hpcdist.train.progress import Progress
 from hpcdist.train.state import TrainState
 
-__all__ = ["Loop", "Metrics", "Progress", "Strategy", "TrainState", "write_png", "write_svg"]
+__all__ = [
+    "Loop",
+    "Metrics",
+    "Progress",
+    "Strategy",
+    "TrainState",
+    "open_folder",
+    "told_once",
+    "write_png",
+    "write_svg",
+]

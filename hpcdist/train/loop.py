@@ -79,7 +79,7 @@ class Loop:
         Raises
         ------
         FloatingPointError
-            If the loss is not finite; on every rank, before the step changes anything.
+            If a loss, or the norm of the gradients, is not finite; on every rank, before the step changes anything.
         CheckpointError, OSError
             If something cannot be written; on every rank.
         """
@@ -121,7 +121,8 @@ class Loop:
                 loss.backward(share)
             total += share * loss.item()
         mean = self._agreed_mean(total)
-        optim.clip_grad_norm_(model.parameters(), self.max_norm)
+        norm = optim.clip_grad_norm_(model.parameters(), self.max_norm)
+        self._check_finite(f"the norm of the gradients of step {self.state.step + 1}", norm)
         optimizer.step()
         self.state.schedule.step()
         self.state.step += 1
@@ -133,16 +134,21 @@ class Loop:
         mean, troubled = self.comm.all_reduce(np.array([total, self._trouble is not None], np.float64))
         if troubled:
             self.comm.agree(self._trouble)
-        if not math.isfinite(mean):
+        self._check_finite(f"the loss of step {self.state.step + 1}", mean)
+        return float(mean)
+
+    def _check_finite(self, what: str, value: float) -> None:
+        """Object to a number that is not finite, and the same on every rank."""
+        if not math.isfinite(value):
             self.comm.agree(
                 FloatingPointError(
                     explain(
-                        f"training diverged: the loss of step {self.state.step + 1} is {mean}",
-                        do="lower --lr; checkpoints of earlier steps are intact",
+                        f"training diverged: {what} is no finite number",
+                        got=value,
+                        do="lower the learning rate; the checkpoints that were written are intact",
                     )
                 )
             )
-        return float(mean)
 
     def _keep(self, metrics: Metrics, record: dict[str, Any]) -> None:
         """Write a record, on rank 0; a failure waits for the next step's exchange, where all ranks hear of it."""
@@ -159,7 +165,8 @@ class Loop:
         if not self._is_due(self.val_every):
             return {}
         self.val_loss = self.validate()
-        self.progress.say(f"val_loss {self.val_loss:.4f}")
+        self._check_finite(f"the validation loss after step {self.state.step}", self.val_loss)
+        self.progress.say(f"val_loss {self.val_loss:.4f} after step {self.state.step}")
         return {"val_loss": self.val_loss}
 
     def validate(self) -> float:

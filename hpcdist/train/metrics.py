@@ -6,8 +6,11 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias
+from typing import Any, TypeAlias
+
+from hpcdist.errors import explain
 
 __all__ = ["Metrics", "Record"]
 
@@ -33,7 +36,7 @@ class Metrics:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder, FILE_NAME)
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
 
     def __enter__(self) -> Metrics:
         return self
@@ -52,10 +55,20 @@ class Metrics:
             If a value has no form in JSON.
         """
         line = json.dumps({name: _plain(value) for name, value in record.items()}, allow_nan=False)
-        if self._file is None:
-            self._file = self._opened()
-        self._file.write(line + "\n")
-        self._file.flush()
+        try:
+            if self._file is None:
+                self._file = self._opened()
+            text = line.encode() + b"\n"
+            while text:
+                text = text[self._file.write(text) :]
+        except OSError as error:
+            raise type(error)(
+                explain(
+                    "metrics cannot be written",
+                    got=f"{self.path}: {error.strerror}",
+                    do="free some space, or choose another folder",
+                )
+            ) from error
 
     def read(self) -> list[dict[str, Any]]:
         """Return all records, in the order written; none if there is no file."""
@@ -94,14 +107,14 @@ class Metrics:
         text = self.path.read_bytes()
         return text[: text.rfind(b"\n") + 1].decode().splitlines(keepends=True)
 
-    def _opened(self) -> TextIO:
+    def _opened(self) -> FileIO:
         """Open the file for appending, without the half line that may be at its end."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             text = self.path.read_bytes()
             if not text.endswith(b"\n"):
                 os.truncate(self.path, text.rfind(b"\n") + 1)
-        return self.path.open("a", encoding="utf-8")
+        return self.path.open("ab", buffering=0)
 
 
 def _plain(value: Any) -> Any:

@@ -13,21 +13,22 @@ __all__ = ["Progress"]
 
 _ERASE = "\r\x1b[K"
 _LEAST_S, _MOST_S, _LINES = 2.0, 60.0, 20
+_LIVE_S = 0.1
 
 
 class Progress:
     """Show step, loss, tokens per second and the time left. A context manager.
 
-    On a terminal one line is rewritten in place. Elsewhere (a batch system's log) a plain line comes with the first and
-    the last step, and between them about twenty in a run, or one a minute in a long run; more often at the beginning,
-    but never within 2 s.
+    On a terminal one line is rewritten in place, at most ten times a second. Elsewhere (a batch system's log) a plain
+    line comes with the first and the last step, and between them about twenty in a run, or one a minute in a long run;
+    more often at the beginning, but never within 2 s.
 
     Parameters
     ----------
     total_steps : int
         The step the run ends at.
     stream : text stream, optional
-        None: standard error.
+        Receives everything. None: lines go to standard output, the live line to standard error if that is a terminal.
     enabled : bool
         False: say nothing; for ranks other than 0.
     clock : callable
@@ -43,9 +44,10 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total_steps = total_steps
-        self._stream = sys.stderr if stream is None else stream
+        # mpirun gives a rank a terminal as standard output, whatever its own is; only standard error tells
+        self._log, self._screen = (sys.stdout, sys.stderr) if stream is None else (stream, stream)
         self._enabled, self._clock = enabled, clock
-        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._live = self._screen.isatty() and os.environ.get("TERM") != "dumb"
         self._first: tuple[float, int] | None = None
         self._shown_at = -float("inf")
         self._line = ""
@@ -62,19 +64,24 @@ class Progress:
         if self._first is None:
             self._first = now, step
         left_s = self._left_s(step, now)
-        if not self._enabled or not (self._live or self._due(step, now, left_s)):
+        if not self._enabled or not self._due(step, now, left_s):
             return
         self._shown_at = now
-        self._show(
-            f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}  loss {loss:.4f}  "
-            f"{tokens_per_s:,.0f} tokens/s  " + ("done" if step >= self.total_steps else f"{_duration(left_s)} left")
-        )
+        parts = [f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}", f"loss {loss:.4f}"]
+        parts.append(f"{tokens_per_s:,.0f} tokens/s")
+        if step >= self.total_steps:
+            parts.append("done")
+        elif left_s is not None:
+            parts.append(f"{_duration(left_s)} left")
+        self._show("  ".join(parts))
 
     def say(self, text: str) -> None:
         """Print ``text`` as a line of its own, above the live line."""
         if self._enabled:
             line, self._line = self._line, ""
-            self._write(f"{_ERASE if line else ''}{text}\n")
+            if line:
+                self._write(self._screen, _ERASE)
+            self._write(self._log, f"{text}\n")
             if line:
                 self._show(line)
 
@@ -82,7 +89,7 @@ class Progress:
         """End the live line."""
         if self._line:
             self._line = ""
-            self._write("\n")
+            self._write(self._screen, "\n")
 
     def _left_s(self, step: int, now: float) -> float | None:
         """Return the seconds left at the pace since the first update; None before there is a pace."""
@@ -91,29 +98,30 @@ class Progress:
         return (now - start) / (step - first) * max(self.total_steps - step, 0) if step > first else None
 
     def _due(self, step: int, now: float, left_s: float | None) -> bool:
-        """Say whether it is time for a plain line."""
+        """Say whether it is time to show the run."""
         assert self._first is not None
-        past_s = now - self._first[0]
+        since_s, past_s = now - self._shown_at, now - self._first[0]
+        if self._live:
+            return step >= self.total_steps or since_s >= _LIVE_S
         period_s = max(_LEAST_S, min((past_s + (left_s or 0.0)) / _LINES, past_s / 2, _MOST_S))
-        return step >= self.total_steps or now - self._shown_at >= period_s
+        return step >= self.total_steps or since_s >= period_s
 
     def _show(self, line: str) -> None:
         if not self._live:
-            self._write(f"{line}\n")
+            self._write(self._log, f"{line}\n")
             return
         self._line = line
         width = shutil.get_terminal_size().columns
-        self._write(f"{_ERASE}{line[: width - 1]}")
+        self._write(self._screen, f"{_ERASE}{line[: width - 1]}")
 
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+    @staticmethod
+    def _write(stream: TextIO, text: str) -> None:
+        stream.write(text)
+        stream.flush()
 
 
-def _duration(seconds: float | None) -> str:
+def _duration(seconds: float) -> str:
     """Return a time as people read it: 42 s, 3:05 min, 1:02 h."""
-    if seconds is None:
-        return "? s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

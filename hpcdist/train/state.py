@@ -56,6 +56,7 @@ class TrainState:
         CheckpointError
             If it is of another model, or was made with another seed or other data.
         """
+        self._check_whole(state)
         for name, mine in (("random/seed", random.get_state()["seed"]), ("sampler/num_samples", self.num_samples)):
             if state[name] != mine:
                 raise CheckpointError(
@@ -75,6 +76,17 @@ class TrainState:
         random.set_state({name: state[f"random/{name}"] for name in random.get_state()})
         self.schedule.load_state_dict({"last_epoch": state["schedule/last_epoch"]})
         self.samples_seen, self.step = int(state["sampler/samples_seen"]), int(state["train/step"])
+
+    def _check_whole(self, state: Mapping[str, Any]) -> None:
+        missing = [name for name in self.state_dict() if name not in state]
+        if missing:
+            raise CheckpointError(
+                explain(
+                    "resume: the checkpoint is of another model, or of no run at all",
+                    got=f"nothing named {missing[0]}",
+                    do="go on with the sizes that the run was started with",
+                )
+            )
 
     def _groups(self) -> list[dict[str, Any]]:
         # the rates are the schedule's, and what the run says now counts for the other options

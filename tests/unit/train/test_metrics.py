@@ -149,5 +149,34 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert [r["step"] for r in Metrics(tmp_path).read()] == [0, 1, 2, 3, 4]
 
 
+def test_a_full_disk_is_told_once_and_leaves_whole_lines(tmp_path):
+    """The limit on the size of files stands for the disk: one write is cut short, the next one fails."""
+    code = """
+import resource, signal, sys
+from hpcdist.train.metrics import Metrics
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+with Metrics(sys.argv[1]) as metrics:
+    for step in range(100):
+        try:
+            metrics.append({"step": step})
+        except OSError as error:
+            print(error)
+            break
+print("closed")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    what, got, do, closed = done.stdout.splitlines()
+    assert what == "metrics cannot be written"
+    assert str(tmp_path / "metrics.jsonl") in got
+    assert "do " in do
+    assert closed == "closed"
+    steps = [r["step"] for r in Metrics(tmp_path).read()]
+    assert steps == list(range(len(steps)))
+    assert len(steps) >= 5
+
+
 def test_nothing_there(tmp_path):
     assert Metrics(tmp_path / "none").read() == []

@@ -28,12 +28,12 @@ def run(stream, steps, seconds_a_step, **kw):
         for step in range(1, steps + 1):
             clock.now += seconds_a_step
             progress.update(step, 5.0 / step, 12345.6)
-    return stream.getvalue().splitlines()
+    return stream.getvalue().splitlines() if stream else None
 
 
 def test_plain_lines_begin_with_the_first_step_and_end_with_the_last():
     lines = run(io.StringIO(), 1000, 0.1)
-    assert lines[0] == "step    1/1000  loss 5.0000  12,346 tokens/s  ? s left"
+    assert lines[0] == "step    1/1000  loss 5.0000  12,346 tokens/s"
     assert lines[-1] == "step 1000/1000  loss 0.0050  12,346 tokens/s  done"
     assert not any("\r" in line or "\x1b" in line for line in lines)
 
@@ -59,7 +59,7 @@ def test_time_left_is_at_the_pace_so_far():
         clock.now += seconds
         progress.update(step, 1.0, 1.0)
     assert [line.rsplit("  ", 1)[1] for line in stream.getvalue().splitlines()] == [
-        "? s left",
+        "1 tokens/s",
         "55:32 h left",
         "194:22 h left",
     ]
@@ -85,16 +85,24 @@ def test_a_terminal_shows_one_line(monkeypatch):
 
 def test_say_does_not_break_the_live_line(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    with Progress(9, terminal, clock=Clock()) as progress:
+    terminal, clock = Terminal(), Clock()
+    with Progress(9, terminal, clock=clock) as progress:
         progress.say("hello")
         progress.update(1, 1.0, 1.0)
         progress.say("val_loss 2.5")
+        clock.now += 1
         progress.update(2, 0.5, 1.0)
     screen = terminal.screen()
     assert screen[:2] == ["hello", "val_loss 2.5"]
     assert screen[2].startswith("step 2/9  loss 0.5000")
     assert screen[3:] == [""]
+
+
+def test_a_terminal_is_not_flooded(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    run(terminal, 1000, 0.01)  # ten seconds
+    assert 90 <= terminal.getvalue().count("\x1b[K") <= 110
 
 
 def test_a_narrow_terminal_cuts_the_line(monkeypatch):
@@ -123,6 +131,31 @@ def test_other_ranks_say_nothing():
     assert run(io.StringIO(), 5, 3.0, enabled=False) == []
 
 
-def test_standard_error_is_the_default(capsys):
-    Progress(9, clock=Clock()).say("hello")
-    assert capsys.readouterr().err == "hello\n"
+def test_lines_go_to_standard_output(capsys):
+    with Progress(9, clock=Clock()) as progress:
+        progress.say("hello")
+        progress.update(9, 1.0, 1.0)
+    assert capsys.readouterr() == ("hello\nstep 9/9  loss 1.0000  1 tokens/s  done\n", "")
+
+
+def test_the_live_line_is_on_the_terminal_and_the_log_holds_lines_only(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal, log = Terminal(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("sys.stdout", log)
+    with Progress(9, clock=Clock()) as progress:
+        progress.update(1, 1.0, 1.0)
+        progress.say("val_loss 2.5")
+    assert log.getvalue() == "val_loss 2.5\n"
+    assert terminal.screen() == ["step 1/9  loss 1.0000  1 tokens/s", ""]
+
+
+def test_a_rank_whose_output_only_looks_like_a_terminal_gets_plain_lines(monkeypatch):
+    """Open MPI gives ranks a pseudo-terminal as standard output, also where it ends in a file."""
+    monkeypatch.setenv("TERM", "xterm")
+    pseudo = Terminal()
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    monkeypatch.setattr("sys.stdout", pseudo)
+    run(None, 5, 3.0)
+    assert "\x1b" not in pseudo.getvalue()
+    assert len(pseudo.getvalue().splitlines()) == 5
