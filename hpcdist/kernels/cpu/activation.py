@@ -6,10 +6,11 @@ import math
 
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled, inline, single
+from hpcdist.kernels.cpu.compiled import compiled, fits, inline, single
 from hpcdist.kernels.cpu.math import ONE, erf, exp, sigmoid
+from hpcdist.kernels.cpu.memory import at, load, store
 from hpcdist.kernels.cpu.rows import part
-from hpcdist.kernels.cpu.vector import WIDTH, at, fma, load, store
+from hpcdist.kernels.cpu.vector import WIDTH, fma
 
 _SLOPE, _CUBIC = single(2 * math.sqrt(2 / math.pi)), single(0.044715)
 _THREE_CUBIC, _HALF, _ROOT_HALF = single(3 * 0.044715), single(0.5), single(math.sqrt(0.5))
@@ -41,6 +42,7 @@ def _erf_slope(z):
 
 @compiled
 def _gelu_tanh(z, y, num_threads):
+    fits(y.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
@@ -50,6 +52,7 @@ def _gelu_tanh(z, y, num_threads):
 
 @compiled
 def _gelu_erf(z, y, num_threads):
+    fits(y.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
@@ -63,6 +66,7 @@ def gelu(z, y, tanh):
 
 @compiled
 def _gelu_tanh_grad(z, g, gz, num_threads):
+    fits(g.size == gz.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
@@ -72,6 +76,7 @@ def _gelu_tanh_grad(z, g, gz, num_threads):
 
 @compiled
 def _gelu_erf_grad(z, g, gz, num_threads):
+    fits(g.size == gz.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
@@ -91,6 +96,7 @@ def _silu_slope(z, gate):
 
 @compiled
 def silu(z, y, num_threads):
+    fits(y.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
@@ -100,6 +106,7 @@ def silu(z, y, num_threads):
 
 @compiled
 def silu_grad(z, g, gz, num_threads):
+    fits(g.size == gz.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
@@ -111,6 +118,7 @@ def silu_grad(z, g, gz, num_threads):
 @compiled
 def swiglu(z, y, num_threads):
     m, n = y.shape
+    fits(z.shape == (m, 2 * n))
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row, out = at(z, i), at(y, i)
@@ -122,6 +130,7 @@ def swiglu(z, y, num_threads):
 @compiled
 def swiglu_grad(z, g, gz, num_threads):
     m, n = g.shape
+    fits(z.shape == gz.shape == (m, 2 * n))
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row, out = at(z, i), at(gz, i)

@@ -12,12 +12,13 @@ import numpy as np
 from numba import prange
 
 from hpcdist.backends import blas, cpu
-from hpcdist.kernels.cpu.compiled import compiled, inline, single
+from hpcdist.kernels.cpu.compiled import compiled, fits, inline, single
 from hpcdist.kernels.cpu.math import ONE, ZERO, exp
+from hpcdist.kernels.cpu.memory import at, load, load_or, shift, store
 from hpcdist.kernels.cpu.product import product
 from hpcdist.kernels.cpu.rows import LOWEST, copy_row, part, row_top
 from hpcdist.kernels.cpu.softmax import scale_row
-from hpcdist.kernels.cpu.vector import WIDTH, at, fma, load, load_or, shift, splat, store, total
+from hpcdist.kernels.cpu.vector import WIDTH, fma, splat, total
 
 _BLOCK = 64  # queries
 
@@ -74,9 +75,11 @@ def _head(q, k, v, lead_in, hd, scale, causal, out, lead_out, lse, inverse, scor
 
 
 @compiled
-def _attention(qkv, num_heads, scale, causal, out, lse, inverses, scratch, lead, num_threads):
-    seq, d = lse.shape[1], out.shape[1]
+def _attention(qkv, num_heads, seq, scale, causal, out, lse, inverses, scratch, lead, num_threads):
+    tokens, d = out.shape
     hd = d // num_heads
+    fits(qkv.shape == (tokens, 3 * d) and hd * num_heads == d)
+    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(scratch) >= num_threads)
     for t in prange(num_threads):
         for i in part(len(lse), num_threads, t):
             token, column = i // num_heads * seq, i % num_heads * hd
@@ -102,7 +105,7 @@ def attention(qkv, num_heads, seq, scale, causal, out, lse):
     scratch, lead = _scratch(1, seq)
     inverses = np.empty((len(scratch), _BLOCK), np.float32)
     with _products_of_one_thread():
-        _attention(qkv, num_heads, scale, causal, out, lse, inverses, scratch, lead)
+        _attention(qkv, num_heads, seq, scale, causal, out, lse, inverses, scratch, lead)
 
 
 # ---------------------------------------------------------------- gradient
@@ -148,9 +151,11 @@ def _head_grad(q, lead_in, hd, scale, causal, out, gout, lead_out, lse, gq, p, l
 
 
 @compiled
-def _attention_grad(qkv, out, gout, lse, num_heads, scale, causal, gqkv, scratch, lead, num_threads):
-    seq, d = lse.shape[1], out.shape[1]
+def _attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv, scratch, lead, num_threads):
+    tokens, d = out.shape
     hd = d // num_heads
+    fits(qkv.shape == gqkv.shape == (tokens, 3 * d) and gout.shape == out.shape and hd * num_heads == d)
+    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(scratch) >= num_threads)
     for t in prange(num_threads):
         for i in part(len(lse), num_threads, t):
             token, column = i // num_heads * seq, i % num_heads * hd
@@ -173,7 +178,7 @@ def _attention_grad(qkv, out, gout, lse, num_heads, scale, causal, gqkv, scratch
 def attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv):
     scratch, lead = _scratch(2, seq)
     with _products_of_one_thread():
-        _attention_grad(qkv, out, gout, lse, num_heads, scale, causal, gqkv, scratch, lead)
+        _attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv, scratch, lead)
 
 
 # ---------------------------------------------------------------- rotary positions
@@ -190,6 +195,7 @@ def _turn(part, cos, sin, sign, out, half):
 @compiled
 def _rotary(qkv, cos, sin, num_heads, sign, out, num_threads):
     m, (seq, half) = len(qkv), cos.shape
+    fits(qkv.shape == out.shape == (m, 6 * half * num_heads) and sin.shape == cos.shape)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             c, s = at(cos, i % seq), at(sin, i % seq)

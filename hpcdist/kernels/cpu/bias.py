@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled, inline, single
+from hpcdist.kernels.cpu.compiled import compiled, fits, inline, single
 from hpcdist.kernels.cpu.math import ZERO
+from hpcdist.kernels.cpu.memory import at, load, shift, store
 from hpcdist.kernels.cpu.rows import part
-from hpcdist.kernels.cpu.vector import WIDTH, at, load, shift, splat, store
+from hpcdist.kernels.cpu.vector import WIDTH, splat
 
 
 @inline
@@ -33,6 +34,7 @@ def _add_four(a, b, c, d, out, n):
 @compiled
 def _col_sum(g, out, beta, num_threads):
     m, n = g.shape
+    fits(out.size == n)
     for t in prange(num_threads):
         columns = part(n, num_threads, t)
         first, count, to = columns.start, len(columns), at(out, columns.start)

@@ -15,8 +15,9 @@ import numpy as np
 from numba.np.ufunc.parallel import threading_layer
 
 from hpcdist.backends import blas, cpu
+from hpcdist.errors import explain
 
-__all__ = ["Compiled", "compiled", "inline", "single"]
+__all__ = ["Compiled", "compiled", "fits", "inline", "single"]
 
 single = np.float32
 
@@ -41,9 +42,23 @@ class Compiled:
 
     def __call__(self, *args: Any) -> Any:
         n = cpu.num_threads()
-        if n == 1 or not _may_fork(n):
-            return self._serial(*args, 1)
-        return self._threaded(*args, n)
+        twin, n = (self._threaded, n) if n > 1 and _may_fork(n) else (self._serial, 1)
+        try:
+            return twin(*args, n)
+        except ValueError:
+            raise ValueError(_misfit(self.source.__name__.lstrip("_"), args)) from None
+
+
+@inline
+def fits(condition):
+    """Refuse arrays whose shapes do not fit together: what follows computes addresses from them."""
+    if not condition:
+        raise ValueError("the shapes do not fit together")
+
+
+def _misfit(name: str, args: tuple[Any, ...]) -> str:
+    shapes = ", ".join(str(a.shape) for a in args if isinstance(a, np.ndarray))
+    return explain(f"{name}: the shapes of the arrays do not fit together", got=shapes)
 
 
 def compiled(source: Callable[..., Any]) -> Compiled:

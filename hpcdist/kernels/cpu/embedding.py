@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled
+from hpcdist.kernels.cpu.compiled import compiled, fits
+from hpcdist.kernels.cpu.memory import at, load, store
 from hpcdist.kernels.cpu.rows import part
-from hpcdist.kernels.cpu.vector import WIDTH, at, load, store
+from hpcdist.kernels.cpu.vector import WIDTH
 from hpcdist.kernels.indices import check_indices
 
 
@@ -14,6 +15,7 @@ from hpcdist.kernels.indices import check_indices
 def _embedding_grad(g, tokens, out, num_threads):
     # a thread has columns, not rows: two tokens may be the same
     n = g.shape[1]
+    fits(tokens.size == len(g) and out.shape[1] == n)
     for t in prange(num_threads):
         columns = part(n, num_threads, t)
         for i in range(len(tokens)):

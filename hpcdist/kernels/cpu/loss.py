@@ -7,16 +7,17 @@ import math
 import numpy as np
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled, single
+from hpcdist.kernels.cpu.compiled import compiled, fits, single
+from hpcdist.kernels.cpu.memory import at
 from hpcdist.kernels.cpu.rows import clear, part, row_top
 from hpcdist.kernels.cpu.softmax import exponentials, scale_row, sum_exp
-from hpcdist.kernels.cpu.vector import at
 from hpcdist.kernels.indices import check_indices
 
 
 @compiled
 def _cross_entropy(logits, targets, ignore_index, losses, num_threads):
     m, n = logits.shape
+    fits(targets.size == losses.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             losses[i] = 0.0
@@ -30,6 +31,7 @@ def _cross_entropy(logits, targets, ignore_index, losses, num_threads):
 @compiled
 def _cross_entropy_grad(logits, targets, ignore_index, scale, losses, num_threads):
     m, n = logits.shape
+    fits(targets.size == losses.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row = at(logits, i)

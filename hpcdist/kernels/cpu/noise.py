@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled, inline
+from hpcdist.kernels.cpu.compiled import compiled, fits, inline
 from hpcdist.kernels.cpu.rows import part
 from hpcdist.kernels.noise import MULTIPLIERS, ROUNDS, WEYL
 
@@ -56,6 +56,7 @@ def _philox(flat, start, words, num_threads):
 
 @compiled
 def _philox_at(flat, index, words, num_threads):
+    fits(index.size * 4 == flat.size)
     for t in prange(num_threads):
         run = part(index.size, num_threads, t)
         _look_up(flat, run.start, run.stop, index, words)

@@ -6,10 +6,11 @@ import numpy as np
 from numba import prange
 
 from hpcdist.backends import cpu
-from hpcdist.kernels.cpu.compiled import compiled, inline, single
+from hpcdist.kernels.cpu.compiled import compiled, fits, inline, single
 from hpcdist.kernels.cpu.math import ONE, ZERO
+from hpcdist.kernels.cpu.memory import at, load, load_or, store
 from hpcdist.kernels.cpu.rows import STRIDE, clear, collect, part, row_sum
-from hpcdist.kernels.cpu.vector import WIDTH, at, fma, load, load_or, splat, store, total
+from hpcdist.kernels.cpu.vector import WIDTH, fma, splat, total
 
 
 @inline
@@ -49,6 +50,8 @@ def _layer_row(row, mu, rs, gain, shift, y, n):
 @compiled
 def layer_norm(x, gain, shift, eps, y, mean, rstd, num_threads):
     m, n = x.shape
+    fits(y.shape == x.shape)
+    fits(gain.size == shift.size == n and mean.size == rstd.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row = at(x, i)
@@ -60,6 +63,8 @@ def layer_norm(x, gain, shift, eps, y, mean, rstd, num_threads):
 @compiled
 def add_layer_norm(x, h, gain, shift, eps, total, y, mean, rstd, num_threads):
     m, n = x.shape
+    fits(h.shape == total.shape == y.shape == x.shape)
+    fits(gain.size == shift.size == n and mean.size == rstd.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row = at(total, i)
@@ -72,6 +77,8 @@ def add_layer_norm(x, h, gain, shift, eps, total, y, mean, rstd, num_threads):
 @compiled
 def layer_norm_again(x, mean, rstd, gain, shift, y, num_threads):
     m, n = x.shape
+    fits(y.shape == x.shape)
+    fits(gain.size == shift.size == n and mean.size == rstd.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             _layer_row(at(x, i), mean[i], rstd[i], at(gain, 0), at(shift, 0), at(y, i), n)
@@ -105,6 +112,8 @@ def _layer_row_grad(gy, row, mu, rs, gain, gx, add, ggain, gshift, n):
 @compiled
 def _layer_norm_grad(gy, x, mean, rstd, gain, gx, add, ggain, gshift, sums, num_threads):
     m, n = x.shape
+    fits(gy.shape == gx.shape == x.shape)
+    fits(gain.size == ggain.size == gshift.size == n and mean.size == rstd.size == m and len(sums) >= 2 * num_threads)
     for t in prange(num_threads):
         to_gain, to_shift = at(sums, 2 * t), at(sums, 2 * t + 1)
         clear(to_gain, n)
@@ -130,6 +139,8 @@ def _rms_row(row, rs, gain, y, n):
 @compiled
 def rms_norm(x, gain, eps, y, rstd, num_threads):
     m, n = x.shape
+    fits(y.shape == x.shape)
+    fits(gain.size == n and rstd.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             rstd[i] = rs = _reciprocal_root(at(x, i), n, ZERO, eps)
@@ -139,6 +150,8 @@ def rms_norm(x, gain, eps, y, rstd, num_threads):
 @compiled
 def add_rms_norm(x, h, gain, eps, total, y, rstd, num_threads):
     m, n = x.shape
+    fits(h.shape == total.shape == y.shape == x.shape)
+    fits(gain.size == n and rstd.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row = at(total, i)
@@ -150,6 +163,8 @@ def add_rms_norm(x, h, gain, eps, total, y, rstd, num_threads):
 @compiled
 def rms_norm_again(x, rstd, gain, y, num_threads):
     m, n = x.shape
+    fits(y.shape == x.shape)
+    fits(gain.size == n and rstd.size == m)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             _rms_row(at(x, i), rstd[i], at(gain, 0), at(y, i), n)
@@ -173,6 +188,8 @@ def _rms_row_grad(gy, row, rs, gain, gx, add, ggain, n):
 @compiled
 def _rms_norm_grad(gy, x, rstd, gain, gx, add, ggain, sums, num_threads):
     m, n = x.shape
+    fits(gy.shape == gx.shape == x.shape)
+    fits(gain.size == ggain.size == n and rstd.size == m and len(sums) >= num_threads)
     for t in prange(num_threads):
         to_gain = at(sums, t)
         clear(to_gain, n)

@@ -7,14 +7,16 @@ import math
 import numpy as np
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled, single
+from hpcdist.kernels.cpu.compiled import compiled, fits, single
+from hpcdist.kernels.cpu.memory import at, load, store
 from hpcdist.kernels.cpu.rows import part
-from hpcdist.kernels.cpu.vector import WIDTH, at, fma, load, root, splat, store, total, widen
+from hpcdist.kernels.cpu.vector import WIDTH, fma, root, splat, total, widen
 from hpcdist.kernels.optimizer import BLOCK, tree_sum
 
 
 @compiled
 def _adamw(p, parts, m, v, factors, num_threads):
+    fits(m.size == v.size == p.size == parts.shape[1] and len(parts) > 0)
     beta1, beta2, new1, new2, decay, step, spread, eps, scale = factors
     count = len(parts)
     for t in prange(num_threads):

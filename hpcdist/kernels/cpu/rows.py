@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdist.kernels.cpu.compiled import inline, single
-from hpcdist.kernels.cpu.vector import WIDTH, at, load, load_or, maximum, splat, store, top, total
+from hpcdist.kernels.cpu.memory import at, load, load_or, store
+from hpcdist.kernels.cpu.vector import WIDTH, maximum, splat, top, total
 
 __all__ = ["LOWEST", "STRIDE", "clear", "collect", "copy_row", "part", "row_sum", "row_top"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled, inline
+from hpcdist.kernels.cpu.compiled import compiled, fits, inline
 from hpcdist.kernels.cpu.math import ONE, exp
+from hpcdist.kernels.cpu.memory import at, load, load_or, store
 from hpcdist.kernels.cpu.rows import LOWEST, part, row_sum, row_top
-from hpcdist.kernels.cpu.vector import WIDTH, at, fma, load, load_or, splat, store, total
+from hpcdist.kernels.cpu.vector import WIDTH, fma, splat, total
 
 __all__ = ["exponentials", "log_softmax", "log_softmax_grad", "scale_row", "softmax", "softmax_grad", "sum_exp"]
 
@@ -47,6 +48,7 @@ def scale_row(row, factor, n):
 @compiled
 def softmax(x, y, num_threads):
     m, n = x.shape
+    fits(y.shape == x.shape)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row, out = at(x, i), at(y, i)
@@ -56,6 +58,7 @@ def softmax(x, y, num_threads):
 @compiled
 def softmax_grad(y, g, gx, num_threads):
     m, n = y.shape
+    fits(g.shape == gx.shape == y.shape)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             p, top, out = at(y, i), at(g, i), at(gx, i)
@@ -70,6 +73,7 @@ def softmax_grad(y, g, gx, num_threads):
 @compiled
 def log_softmax(x, y, num_threads):
     m, n = x.shape
+    fits(y.shape == x.shape)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row, out = at(x, i), at(y, i)
@@ -82,6 +86,7 @@ def log_softmax(x, y, num_threads):
 @compiled
 def log_softmax_grad(y, g, gx, num_threads):
     m, n = y.shape
+    fits(g.shape == gx.shape == y.shape)
     for t in prange(num_threads):
         for i in part(m, num_threads, t):
             row, top, out = at(y, i), at(g, i), at(gx, i)

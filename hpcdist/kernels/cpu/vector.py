@@ -17,27 +17,27 @@ from numba.core import cgutils
 from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
 
 __all__ = [
+    "FLOAT",
+    "INT32",
+    "SINGLE",
     "WIDTH",
+    "Lanes",
     "add_to_exponent",
-    "at",
     "choose_above",
+    "constants",
     "copysign",
+    "everywhere",
     "fma",
-    "load",
-    "load_or",
     "maximum",
     "root",
-    "shift",
     "splat",
-    "store",
     "top",
     "total",
     "widen",
 ]
 
 WIDTH = 16
-_INT1, _INT32, _FLOAT = ir.IntType(1), ir.IntType(32), ir.FloatType()
-_ALIGNED = 4  # bytes: that of an element, all that NumPy promises
+INT32, FLOAT = ir.IntType(32), ir.FloatType()
 _EXPONENT = 23  # where a float32 has it
 
 
@@ -56,20 +56,20 @@ class _LanesModel(models.PrimitiveModel):
         super().__init__(manager, lanes, ir.VectorType(element, WIDTH))
 
 
-_SINGLE, _DOUBLE = Lanes(types.float32), Lanes(types.float64)
-_POINTER = types.CPointer(types.float32)
+SINGLE, _DOUBLE = Lanes(types.float32), Lanes(types.float64)
 
 
 # ---------------------------------------------------------------- arithmetic
-def _constants(element, values):
+def constants(element, values):
+    """Return the vector of ``values`` of an LLVM type."""
     return ir.Constant(ir.VectorType(element, WIDTH), [ir.Constant(element, v) for v in values])
 
 
-def _everywhere(builder, scalar):
+def everywhere(builder, scalar):
     """Return a vector with ``scalar`` in every lane."""
     empty = ir.Constant(ir.VectorType(scalar.type, WIDTH), ir.Undefined)
-    first = builder.insert_element(empty, scalar, ir.Constant(_INT32, 0))
-    return builder.shuffle_vector(first, empty, _constants(_INT32, [0] * WIDTH))
+    first = builder.insert_element(empty, scalar, ir.Constant(INT32, 0))
+    return builder.shuffle_vector(first, empty, constants(INT32, [0] * WIDTH))
 
 
 def _result(*operands):
@@ -83,7 +83,7 @@ def _spread(context, builder, signature, args):
     """Return the arguments as vectors, scalars in every lane."""
     lanes = signature.return_type
     return [
-        value if given == lanes else _everywhere(builder, context.cast(builder, value, given, lanes.dtype))
+        value if given == lanes else everywhere(builder, context.cast(builder, value, given, lanes.dtype))
         for value, given in zip(args, signature.args, strict=True)
     ]
 
@@ -121,7 +121,7 @@ def _llvm(name):
 
     def emit(builder, *vectors):
         kind = vectors[0].type
-        whole = f"llvm.{name}.v{WIDTH}f{32 if kind.element == _FLOAT else 64}"
+        whole = f"llvm.{name}.v{WIDTH}f{32 if kind.element == FLOAT else 64}"
         signature = ir.FunctionType(kind, [v.type for v in vectors])
         return builder.call(cgutils.get_or_insert_function(builder.module, signature, whole), vectors)
 
@@ -171,8 +171,8 @@ def add_to_exponent(_typing: Any, a: Any, b: Any) -> Any:
     """Return ``a * 2 ** k``, where the integer ``k`` is in the low bits of float32 ``b``."""
 
     def emit(builder, a, b):
-        bits = ir.VectorType(_INT32, WIDTH)
-        k = builder.shl(builder.bitcast(b, bits), _constants(_INT32, [_EXPONENT] * WIDTH))
+        bits = ir.VectorType(INT32, WIDTH)
+        k = builder.shl(builder.bitcast(b, bits), constants(INT32, [_EXPONENT] * WIDTH))
         return builder.bitcast(builder.add(builder.bitcast(a, bits), k), a.type)
 
     return _function(emit, a, b)
@@ -195,7 +195,7 @@ def splat(_typing: Any, scalar: Any) -> Any:
     def emit(context, builder, signature, args):
         return _spread(context, builder, signature, args)[0]
 
-    return _SINGLE(scalar), emit
+    return SINGLE(scalar), emit
 
 
 # ---------------------------------------------------------------- across lanes
@@ -206,7 +206,7 @@ def _fold(emit, lanes):
         (vector,) = args
         for half in (8, 4, 2, 1):
             below, above = (
-                ir.Constant(ir.VectorType(_INT32, half), [ir.Constant(_INT32, i) for i in places])
+                ir.Constant(ir.VectorType(INT32, half), [ir.Constant(INT32, i) for i in places])
                 for places in (range(half), range(half, 2 * half))
             )
             vector = emit(
@@ -214,7 +214,7 @@ def _fold(emit, lanes):
                 builder.shuffle_vector(vector, vector, below),
                 builder.shuffle_vector(vector, vector, above),
             )
-        return builder.extract_element(vector, ir.Constant(_INT32, 0))
+        return builder.extract_element(vector, ir.Constant(INT32, 0))
 
     return lanes.dtype(lanes), code
 
@@ -229,99 +229,3 @@ def total(_typing: Any, a: Any) -> Any:
 def top(_typing: Any, a: Any) -> Any:
     """Return the largest of the lanes."""
     return _fold(_larger, a)
-
-
-# ---------------------------------------------------------------- memory
-@intrinsic
-def at(_typing: Any, x: Any, i: Any) -> Any:
-    """Return the address of ``x[i]``, a row or an element of a float32 array; the caller keeps the array."""
-
-    def emit(context, builder, signature, args):
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        step = cgutils.unpack_tuple(builder, array.strides)[0]
-        return cgutils.pointer_add(builder, array.data, builder.mul(args[1], step))
-
-    return _POINTER(x, types.intp), emit
-
-
-@intrinsic
-def shift(_typing: Any, pointer: Any, count: Any) -> Any:
-    """Return the address ``count`` elements on."""
-
-    def emit(_context, builder, _signature, args):
-        return builder.gep(args[0], [args[1]])
-
-    return _POINTER(pointer, types.intp), emit
-
-
-def _place(builder, pointer, j):
-    vector = ir.VectorType(_FLOAT, WIDTH)
-    return builder.bitcast(builder.gep(pointer, [j]), vector.as_pointer())
-
-
-def _mask(builder, count):
-    """Return which lanes are below ``count``."""
-    lanes = _constants(_INT32, range(WIDTH))
-    return builder.icmp_signed("<", lanes, _everywhere(builder, builder.trunc(count, _INT32)))
-
-
-def _masked(builder, name, result, *args):
-    whole = f"llvm.masked.{name}.v{WIDTH}f32.p0"
-    signature = ir.FunctionType(result, [a.type for a in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, signature, whole), args)
-
-
-def _all(builder, count):
-    return builder.icmp_signed(">=", count, ir.Constant(count.type, WIDTH))
-
-
-def _load(builder, pointer, j, count, fill):
-    place, align = _place(builder, pointer, j), ir.Constant(_INT32, _ALIGNED)
-    others = _everywhere(builder, fill)
-    with builder.if_else(_all(builder, count), likely=True) as (whole, part):
-        with whole:
-            full, from_whole = builder.load(place, align=_ALIGNED), builder.block
-        with part:
-            few = _masked(builder, "load", others.type, place, align, _mask(builder, count), others)
-            from_part = builder.block
-    result = builder.phi(others.type)
-    result.add_incoming(full, from_whole)
-    result.add_incoming(few, from_part)
-    return result
-
-
-@intrinsic
-def load(_typing: Any, pointer: Any, j: Any, count: Any) -> Any:
-    """Return elements ``j`` to ``j + 15``; 0 in place of those from ``j + count`` on, which are not read."""
-
-    def emit(_context, builder, _signature, args):
-        return _load(builder, *args, ir.Constant(_FLOAT, 0.0))
-
-    return _SINGLE(pointer, types.intp, types.intp), emit
-
-
-@intrinsic
-def load_or(_typing: Any, pointer: Any, j: Any, count: Any, fill: Any) -> Any:
-    """Return elements as ``load`` does, with ``fill`` in place of those that are not read."""
-
-    def emit(_context, builder, _signature, args):
-        return _load(builder, *args)
-
-    return _SINGLE(pointer, types.intp, types.intp, types.float32), emit
-
-
-@intrinsic
-def store(_typing: Any, pointer: Any, j: Any, count: Any, lanes: Any) -> Any:
-    """Set elements from ``j`` on, ``count`` of them but at most 16."""
-
-    def emit(context, builder, _signature, args):
-        pointer, j, count, vector = args
-        place, align = _place(builder, pointer, j), ir.Constant(_INT32, _ALIGNED)
-        with builder.if_else(_all(builder, count), likely=True) as (whole, part):
-            with whole:
-                builder.store(vector, place, align=_ALIGNED)
-            with part:
-                _masked(builder, "store", ir.VoidType(), vector, place, align, _mask(builder, count))
-        return context.get_dummy_value()
-
-    return types.none(pointer, types.intp, types.intp, lanes), emit

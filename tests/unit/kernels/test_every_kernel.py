@@ -298,3 +298,17 @@ def test_no_rows(name, make, monkeypatch):
         want = copy(args)
         value = KERNELS[name].reference(*want)
     assert_close(compiled(name, args, monkeypatch), (value, arrays(want)))
+
+
+ANY_LENGTH = {("embedding_grad", 2), ("col_sum", 0)}  # these fit with any number of rows
+WIDTH_COUNTS = {("rotary", 1), ("rotary", 2), ("adamw", 1)}
+
+
+@pytest.mark.parametrize(("name", "make"), except_for("philox", "sum_squares"))
+def test_shapes_that_do_not_fit_are_refused(name, make, monkeypatch):
+    args = make(Draw(6, 17))
+    for place in [i for i, a in enumerate(args) if isinstance(a, np.ndarray) and (name, i) not in ANY_LENGTH]:
+        wrong, a = list(args), args[place]
+        wrong[place] = a[:, 1:].copy() if (name, place) in WIDTH_COUNTS else np.concatenate([a, a[-1:]])
+        with pytest.raises(ValueError, match=r"shapes of the arrays do not fit together\n.*\("):
+            compiled(name, wrong, monkeypatch)

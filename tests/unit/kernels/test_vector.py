@@ -9,7 +9,7 @@ import pytest
 from hpcdist.kernels.cpu import math as lane_math
 from hpcdist.kernels.cpu import vector
 from hpcdist.kernels.cpu.compiled import inline
-from hpcdist.kernels.cpu.vector import at, load, load_or, store
+from hpcdist.kernels.cpu.memory import at, load, load_or, store
 
 
 def along(function):
