@@ -57,9 +57,7 @@ def random_weights(config, vocab, length, seed=0, dtype=np.float64, scale=0.3):
     """Return weights that exercise every term: nothing is zero, norm weights lie around one."""
     rng = np.random.default_rng(seed)
     return {
-        name: (scale * rng.standard_normal(shape) + (".ln" in f".{name}" and name.endswith("weight"))).astype(
-            dtype
-        )
+        name: (scale * rng.standard_normal(shape) + (".ln" in f".{name}" and name.endswith("weight"))).astype(dtype)
         for name, shape in weight_shapes(config, vocab, length).items()
     }
 
@@ -187,9 +185,7 @@ def mlp(x, w, name, config):
 
 def mlp_back(gy, saved, w, name, grads):
     saved_in, back, saved_out = saved
-    return linear_back(
-        back(linear_back(gy, saved_out, w, f"{name}.fc2", grads)), saved_in, w, f"{name}.fc1", grads
-    )
+    return linear_back(back(linear_back(gy, saved_out, w, f"{name}.fc2", grads)), saved_in, w, f"{name}.fc1", grads)
 
 
 def block(x, w, name, config):
@@ -205,9 +201,7 @@ def block(x, w, name, config):
 def block_back(g, saved, w, name, config, grads):
     s1, s2, s3, s4 = saved
     g = g + norm_back(mlp_back(g, s4, w, f"{name}.mlp", grads), s3, w, f"{name}.ln2", config, grads)
-    return g + norm_back(
-        attention_back(g, s2, w, f"{name}.attn", config, grads), s1, w, f"{name}.ln1", config, grads
-    )
+    return g + norm_back(attention_back(g, s2, w, f"{name}.attn", config, grads), s1, w, f"{name}.ln1", config, grads)
 
 
 def hidden_states(weights, tokens, config):

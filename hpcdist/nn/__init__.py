@@ -2,13 +2,14 @@
 
 from hpcdist.nn import functional, init
 from hpcdist.nn.gpt import GPT, GPTConfig
-from hpcdist.nn.layers import Dropout, Embedding, LayerNorm, Linear, ModuleList, RMSNorm, Sequential
+from hpcdist.nn.layers import CrossEntropyLoss, Dropout, Embedding, LayerNorm, Linear, ModuleList, RMSNorm, Sequential
 from hpcdist.nn.module import Module, Parameter
 from hpcdist.nn.transformer import MLP, MultiheadAttention, TransformerBlock
 
 __all__ = [
     "GPT",
     "MLP",
+    "CrossEntropyLoss",
     "Dropout",
     "Embedding",
     "GPTConfig",

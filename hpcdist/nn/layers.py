@@ -13,7 +13,7 @@ from hpcdist.nn import functional as F
 from hpcdist.nn import init
 from hpcdist.nn.module import Module, Parameter
 
-__all__ = ["Dropout", "Embedding", "LayerNorm", "Linear", "ModuleList", "RMSNorm", "Sequential"]
+__all__ = ["CrossEntropyLoss", "Dropout", "Embedding", "LayerNorm", "Linear", "ModuleList", "RMSNorm", "Sequential"]
 
 
 class ModuleList(Module):
@@ -126,3 +126,14 @@ class Dropout(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.p, self.training)
+
+
+class CrossEntropyLoss(Module):
+    """Cross-entropy in nats of logits (..., classes) and integer targets (...): see ``functional.cross_entropy``."""
+
+    def __init__(self, ignore_index: int = F.IGNORE_INDEX, reduction: str = "mean") -> None:
+        super().__init__()
+        self.ignore_index, self.reduction = ignore_index, reduction
+
+    def forward(self, logits: Tensor, targets: Any) -> Tensor:
+        return F.cross_entropy(logits, targets, self.ignore_index, self.reduction)

@@ -166,3 +166,11 @@ def test_gelu_kinds():
     assert tanh == pytest.approx(0.8411919906082768, abs=1e-12)
     with pytest.raises(ValueError, match="approximate"):
         nn.functional.gelu(x, "erf")
+
+
+def test_cross_entropy_ignores_what_it_is_told_to():
+    logits = Tensor(np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 0.0]]), True)
+    loss = nn.CrossEntropyLoss(ignore_index=7)(logits, np.array([0, 7, 1]))
+    assert loss.item() == pytest.approx(np.log(2))
+    loss.backward()
+    np.testing.assert_allclose(logits.grad, [[-0.25, 0.25], [0, 0], [0.25, -0.25]])
