@@ -15,7 +15,8 @@ from hpcdist.kernels.cpu import bias, compiled
 
 
 def run(program, tmp_path, **variables):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)} | variables
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    environment |= {"NUMBA_CACHE_DIR": str(tmp_path)} | variables
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env=environment,
@@ -104,13 +105,15 @@ def test_layer_is_one_that_several_threads_may_enter(tmp_path):
         cpu.num_threads = lambda: 2
         from hpcdist.kernels.cpu import bias, compiled
         bias.col_sum(np.ones((4, 3), np.float32), np.empty(3, np.float32), 0.0)
-        import numba
-        print(compiled._layer, numba.threading_layer())
+        import numba, os
+        print(compiled._layer, numba.threading_layer(), os.environ["OMP_WAIT_POLICY"])
     """
-    chosen, used = run(program, tmp_path)
+    chosen, used, waiting = run(program, tmp_path)
     assert chosen == used
     assert used in ("omp", "tbb")
-    assert run(program, tmp_path, NUMBA_THREADING_LAYER="workqueue") == ["workqueue"] * 2
+    assert waiting == "passive"  # threads that spin between kernels take the cores from the BLAS
+    others = {"NUMBA_THREADING_LAYER": "workqueue", "OMP_WAIT_POLICY": "active"}
+    assert run(program, tmp_path, **others) == ["workqueue", "workqueue", "active"]
 
 
 def test_no_fast_math():
