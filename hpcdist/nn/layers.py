@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.autograd import Tensor, apply, ops
+from hpcdist.errors import explain
 from hpcdist.nn import functional as F
 from hpcdist.nn import init
 from hpcdist.nn.module import Module, Parameter
@@ -122,6 +123,8 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(explain("Dropout: p", got=p, expected="a probability, 0 to 1"))
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
