@@ -38,9 +38,7 @@ def test_gradients_are_central_differences(kw):
         direction = rng.standard_normal(grad.shape)
 
         def loss_at(h, name=name, direction=direction):
-            return gpt.loss_and_grads(
-                weights | {name: weights[name] + h * direction}, tokens, targets, config
-            )[0]
+            return gpt.loss_and_grads(weights | {name: weights[name] + h * direction}, tokens, targets, config)[0]
 
         h = 1e-4  # the five-point stencil errs by h^4 and by rounding / h
         slope = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -101,12 +100,7 @@ _told = threading.local()
 
 
 def _choose_layer() -> str:
-    """Return the threading layer that will be used: the user's choice, else the first that several may enter.
-
-    Between kernels its threads must sleep: by default OpenMP's spin for milliseconds, on the cores that the BLAS
-    needs for the next product (a step of kernels and products on 2 cores took 76 ms, with sleep 26).
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    """Return the threading layer that will be used: the user's choice, else the first that several may enter."""
     if _settings.THREADING_LAYER != "default":
         return str(_settings.THREADING_LAYER)
     for layer, module in (("omp", "omppool"), ("tbb", "tbbpool")):
