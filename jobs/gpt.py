@@ -8,8 +8,7 @@ on any number of ranks.
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,44 +27,28 @@ SAMPLE_TOKENS = 300
 class Options:
     """What the job is told; the command line has one flag a field."""
 
-    data: str | None = None
-    steps: int = 400
-    global_batch: int = 16
-    micro_batch: int = 4
-    seq: int = 128
-    layers: int = 4
-    width: int = 128
-    heads: int = 4
-    mlp: str = "gelu"
-    norm: str = "layer"
-    positions: str = "rotary"
-    dropout: float = 0.0
-    lr: float = 6e-3
-    weight_decay: float = 0.1
-    seed: int = 0
-    strategy: str = "replicate"
-    save_every: int = 100
-    val_every: int = 100
-    out: str | None = None
-    resume: bool = False
-
-
-HELP = {
-    "data": "text file, folder, or HDF5 file of token ids (FILE or FILE:NAME); default: Python's standard library",
-    "steps": "steps in total, those before a --resume included",
-    "global_batch": "sequences a step, over all data-parallel ranks",
-    "micro_batch": "sequences a forward pass",
-    "seq": "tokens a sequence",
-    "mlp": "gelu, gelu_tanh or swiglu",
-    "norm": "layer or rms",
-    "positions": "learned or rotary",
-    "lr": "peak of the learning rate, which warms up and falls along a cosine",
-    "strategy": " or ".join(STRATEGIES),
-    "save_every": "steps between checkpoints; one always comes at the end",
-    "val_every": "steps between validations; one always comes at the end",
-    "out": "folder for checkpoints and metrics; default: a new one, runs/gpt-DATE-TIME",
-    "resume": "go on from the latest checkpoint in --out",
-}
+    data: str | None = train.option(
+        None, "text file, folder, or HDF5 file of token ids (FILE or FILE:NAME); default: Python's standard library"
+    )
+    steps: int = train.option(400, "steps in total, those before a --resume included")
+    global_batch: int = train.option(16, "sequences a step, over all data-parallel ranks")
+    micro_batch: int = train.option(4, "sequences a forward pass")
+    seq: int = train.option(128, "tokens a sequence")
+    layers: int = train.option(4, "transformer blocks")
+    width: int = train.option(128, "features a token")
+    heads: int = train.option(4, "attention heads a block")
+    mlp: str = train.option("gelu", "gelu, gelu_tanh or swiglu")
+    norm: str = train.option("layer", "layer or rms")
+    positions: str = train.option("rotary", "learned or rotary")
+    dropout: float = train.option(0.0, "probability")
+    lr: float = train.option(6e-3, "peak of the learning rate, which warms up and falls along a cosine")
+    weight_decay: float = train.option(0.1, "of matrices")
+    seed: int = train.option(0, "of weights, dropout and the order of samples")
+    strategy: str = train.option("replicate", " or ".join(STRATEGIES))
+    save_every: int = train.option(100, "steps between checkpoints; one always comes at the end")
+    val_every: int = train.option(100, "steps between validations; one always comes at the end")
+    out: str | None = train.option(None, "folder for checkpoints and metrics; default: a new one, runs/gpt-DATE-TIME")
+    resume: bool = train.option(False, "go on from the latest checkpoint in --out")
 
 
 def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
@@ -151,11 +134,11 @@ def describe(options: Options, state: train.TrainState, source: str, comm: hd.co
     return "\n".join(
         (
             f"model     GPT of {size:,} parameters: layers {options.layers}, width {options.width}, "
-            f"heads {options.heads}, tokens {options.seq}",
+            f"heads {options.heads}",
             f"ranks     mesh dp={comm.size}, strategy {options.strategy}, threads a rank {cpu.num_threads()}",
             f"data      {source}; the last 5 % held out",
             f"training  {begin}to step {options.steps}: {options.global_batch} sequences a step, "
-            f"{options.micro_batch} at a time",
+            f"{options.micro_batch} at a time, of {options.seq} tokens",
             f"output    {folder}: metrics.jsonl, checkpoints {every}at the end",
         )
     )
@@ -195,26 +178,11 @@ def draw(folder: Path) -> None:
     train.write_png(folder / "loss.png", *curves)
 
 
-def parse(arguments: list[str] | None = None) -> Options:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description="Train a GPT on text.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    for f in fields(Options):
-        flag, text = f"--{f.name.replace('_', '-')}", HELP.get(f.name, " ")
-        if isinstance(f.default, bool):
-            parser.add_argument(flag, action="store_true", help=text)
-        else:
-            kind = str if f.default is None else type(f.default)
-            parser.add_argument(flag, type=kind, default=f.default, help=text)
-    return Options(**vars(parser.parse_args(arguments)))
-
-
 def main() -> None:
     """Run the job as the command line says."""
-    options = parse()
+    comm = hd.init()
     with train.told_once("gpt.py"):
-        job(options, hd.init())
+        job(train.parse_options(Options, comm, description="Train a GPT on text."), comm)
 
 
 if __name__ == "__main__":

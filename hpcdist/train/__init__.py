@@ -5,6 +5,7 @@ from hpcdist.train.ending import told_once
 from hpcdist.train.folder import open_folder
 from hpcdist.train.loop import Loop, Strategy
 from hpcdist.train.metrics import Metrics
+from hpcdist.train.options import option, parse_options
 from hpcdist.train.progress import Progress
 from hpcdist.train.state import TrainState
 
@@ -15,6 +16,8 @@ __all__ = [
     "Strategy",
     "TrainState",
     "open_folder",
+    "option",
+    "parse_options",
     "told_once",
     "write_png",
     "write_svg",

@@ -15,6 +15,8 @@ WAYS = ("python", "launch 2")
 WITHIN_S = 20
 
 WRONG = {
+    "unknown flag": (("--stps", "3"), ("unrecognized arguments: --stps 3", "--help")),
+    "no number": (("--steps", "many"), ("--steps", "'many'", "--help")),
     "missing file": (("--data", "nowhere.txt"), ("training data", "nowhere.txt: No such file")),
     "empty file": (("--data", "empty.txt"), ("training data: empty file", "empty.txt", "at least one byte")),
     "empty folder": (("--data", "empty"), ("training data: empty folder", "empty", "at least one byte")),

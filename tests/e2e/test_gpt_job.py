@@ -13,7 +13,7 @@ import numpy_gpt
 import pytest
 from gpt_job import FLAVOURS, TINY, assert_same_losses, losses, metrics, run, start
 
-from hpcdist import checkpoint
+from hpcdist import checkpoint, train
 from hpcdist.comm import local
 
 WAYS = ("launch 1", "mpirun 2", "launch 2", "launch 3", "launch 4")
@@ -195,7 +195,8 @@ def imported():
 
 def test_it_can_be_imported_and_called(ran, text, tmp_path, capsys):
     gpt = imported()
-    options = gpt.parse([*TINY, "--data", str(text), "--out", str(tmp_path / "out")])
+    words = [*TINY, "--data", str(text), "--out", str(tmp_path / "out")]
+    options = train.parse_options(gpt.Options, local.solo(), words)
     assert (options.width, options.steps, options.resume) == (32, 20, False)
     first, second = local.run(2, lambda comm: gpt.job(options, comm))
     assert (first.state.step, first.state.samples_seen) == (20, 320)
