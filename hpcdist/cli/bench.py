@@ -138,11 +138,10 @@ def _our_name(name: str) -> str:
 # ---------------------------------------------------------------- the measurement
 @dataclass
 class _Timings:
-    """Of every step, warm-up included: wall and CPU seconds, seconds waited for reductions, loss."""
+    """Of every step, warm-up included: wall and CPU seconds, loss."""
 
     wall: list[float]
     cpu: list[float]
-    wait: list[float]
     losses: list[float]
 
 
@@ -156,12 +155,13 @@ def _step(options: argparse.Namespace, size: Size) -> None:
         model = _model(options, size, comm.rank == 0)
     replica = parallel.replicate(model, comm) if options.mode == "ddp" else None
     timings = _train(options, size, model, comm, replica)
-    alone = _reduction_alone_s(replica) if replica else 0.0
+    overlap = _overlap(size, model, comm, replica) if replica and comm.size > 1 else {}
     everyone = comm.all_gather_object((timings, _peak_bytes(), base))
     if comm.rank == 0:
         world = comm.size if replica else 1
-        result = _result(options, size, world, [e[0] for e in everyone], alone)
+        result = _result(options, size, world, [e[0] for e in everyone])
         result |= {
+            **overlap,
             "params": sum(p.size for p in model.parameters()),
             "peak_rss_mb": [round(e[1] / 2**20, 1) for e in everyone],
             "base_rss_mb": [round(e[2] / 2**20, 1) for e in everyone],
@@ -197,7 +197,7 @@ def _train(
     # weight decay on every parameter: one group in every framework
     optimizer = AdamW(model.named_parameters(), lr=size.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     rank, world = (comm.rank, comm.size) if replica else (0, 1)
-    timings, waited = _Timings([], [], [], []), 0.0
+    timings = _Timings([], [], [])
     for step in range(options.warmup + options.steps):
         tokens, targets = batch(size, step, rank, world)
         comm.barrier()
@@ -209,20 +209,15 @@ def _train(
         timings.losses.append(loss.item())
         timings.wall.append(time.perf_counter() - start)
         timings.cpu.append(time.process_time() - cpu_start)
-        if replica:
-            timings.wait.append(replica.wait_s - waited)
-            waited = replica.wait_s
     return timings
 
 
-def _result(
-    options: argparse.Namespace, size: Size, world: int, ranks: list[_Timings], alone_s: float
-) -> dict[str, Any]:
+def _result(options: argparse.Namespace, size: Size, world: int, ranks: list[_Timings]) -> dict[str, Any]:
     """Return times in milliseconds: of the slowest rank in each step, CPU of rank 0."""
     wall = np.max([t.wall for t in ranks], axis=0)
     counted, cpu = wall[options.warmup :], ranks[0].cpu[options.warmup :]
     median_s = float(np.median(counted))
-    result: dict[str, Any] = {
+    return {
         "label": options.label or f"hpcdist-{options.mode}",
         "world": world,
         "size": options.size,
@@ -234,14 +229,35 @@ def _result(
         "cpu_min_ms": min(cpu) * 1e3,
         "losses": np.mean([t.losses for t in ranks[:world]], axis=0).tolist(),
     }
-    if alone_s:
-        wait_s = statistics.median(ranks[0].wait[options.warmup :])
-        result |= {
-            "wait_ms": wait_s * 1e3,
-            "reduce_alone_ms": alone_s * 1e3,
-            "hidden_share": 1 - wait_s / alone_s,
-        }
-    return result
+
+
+def _overlap(size: Size, model: GPT, comm: Communicator, replica: Replica, rounds: int = 5) -> dict[str, float]:
+    """Return how much of the reductions' time backward hides: medians of steps without, after and beside them."""
+    tokens, targets = batch(size, 0, comm.rank, comm.size)
+
+    def seconds(sync: bool, late: bool) -> float:
+        model.zero_grad()
+        loss = model(tokens, targets)
+        comm.barrier()
+        start = time.perf_counter()
+        replica.set_requires_gradient_sync(sync)
+        loss.backward()
+        if late:
+            replica.finish()
+        return max(comm.all_gather_object(time.perf_counter() - start))
+
+    kinds = {"none": (False, False), "late": (False, True), "beside": (True, False)}
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for _ in range(rounds):
+        for kind, how in kinds.items():
+            times[kind].append(seconds(*how))
+    none, late, beside = (statistics.median(times[kind]) * 1e3 for kind in kinds)
+    return {
+        "backward_ms": none,
+        "reduced_after_ms": late,
+        "reduced_beside_ms": beside,
+        "hidden_share": (late - beside) / (late - none),
+    }
 
 
 def _report(result: dict[str, Any], path: Path | None) -> None:
@@ -256,17 +272,6 @@ def _report(result: dict[str, Any], path: Path | None) -> None:
     if path:
         with path.open("a") as file:
             file.write(json.dumps(result) + "\n")
-
-
-def _reduction_alone_s(replica: Replica, times: int = 5) -> float:
-    """Return the median time of a step's reductions when nothing else runs."""
-    found = []
-    for _ in range(times):
-        replica.comm.barrier()
-        before = replica.wait_s
-        replica.finish()
-        found.append(replica.wait_s - before)
-    return statistics.median(found)
 
 
 def _peak_bytes() -> int:

@@ -204,8 +204,8 @@ def replicate(
     mesh : DeviceMesh of one dimension, or Communicator
         The ranks.
     units : sequence of Module, optional
-        Modules whose gradients become complete together, in the order of forward; ``module`` itself takes what is
-        left. Default: the items of every outermost ``ModuleList``.
+        Modules whose gradients become complete together, in the order in which their forwards begin; ``module`` itself
+        takes what is left. Default: the items of every outermost ``ModuleList``.
     bucket_bytes : int
         Units are reduced together until they have so many bytes.
 

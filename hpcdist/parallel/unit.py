@@ -64,22 +64,21 @@ class Unit:
 
 
 def claim(root: Module, modules: Sequence[Module]) -> list[tuple[Module, list[tuple[Module, str]]]]:
-    """Deal the slots of trained parameters below ``root`` out to ``modules``, in order; ``root`` takes the rest.
+    """Deal the slots of trained parameters below ``root`` out to ``modules``; ``root`` comes first and takes the rest.
 
-    A parameter that several of them use (tied) goes to ``root``, whose forward encloses all uses. Modules that get none
-    are left out.
+    A module inside another one comes after it. A parameter that several of them use (tied) goes to ``root``, whose
+    forward encloses all uses. Modules that get none are left out.
     """
-    region = {id(owner): i for i, m in reversed(list(enumerate(modules))) for owner in m.modules()}
-    rest = len(modules)
+    region = {id(owner): i for i, m in enumerate(modules, 1) for owner in m.modules()}
     users: dict[int, set[int]] = defaultdict(set)
     slots = [(owner, key) for _, owner, key in root.named_slots() if owner.slots[key].requires_grad]
     for owner, key in slots:
-        users[id(owner.slots[key])].add(region.get(id(owner), rest))
-    dealt: list[list[tuple[Module, str]]] = [[] for _ in range(rest + 1)]
+        users[id(owner.slots[key])].add(region.get(id(owner), 0))
+    dealt: list[list[tuple[Module, str]]] = [[] for _ in range(len(modules) + 1)]
     for owner, key in slots:
         of_one = users[id(owner.slots[key])]
-        dealt[next(iter(of_one)) if len(of_one) == 1 else rest].append((owner, key))
-    return [(m, mine) for m, mine in zip([*modules, root], dealt, strict=True) if mine]
+        dealt[next(iter(of_one)) if len(of_one) == 1 else 0].append((owner, key))
+    return [(m, mine) for m, mine in zip([root, *modules], dealt, strict=True) if mine]
 
 
 def _gather(*shards: Array, unit: Unit) -> tuple[tuple[Array, ...], tuple[()]]:  # noqa: ARG001 (the exchange has them)

@@ -205,3 +205,22 @@ def test_evaluation_does_not_communicate():
         value = model(data(0))
     assert not value.requires_grad
     assert replica.comm.counts == before
+
+
+def test_reductions_start_while_backward_runs():
+    model, posted = Net(), []
+    replica = replicate(model, local.solo(), bucket_bytes=1)
+    for layer in model.inner:
+        forward = layer.forward
+
+        def watched(x, forward=forward):
+            y = forward(x)
+            y.register_hook(lambda g: posted.append(replica.comm.counts["all_reduce"]))
+            return y
+
+        layer.forward = watched
+    before = replica.comm.counts["all_reduce"]
+    model(data(0)).backward()
+    # backward goes through layers 2, 1, 0: what lies behind is on its way
+    assert [n - before for n in posted] == [0, 1, 2]
+    assert replica.comm.counts["all_reduce"] - before == 4
