@@ -1,0 +1,91 @@
+"""``hpcdist bench step``: fixed weights and batches, and the line it leaves."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import numpy_gpt
+import pytest
+
+from hpcdist.cli import bench
+
+SMALL = [
+    "--n-layer",
+    "1",
+    "--n-head",
+    "2",
+    "--d-model",
+    "16",
+    "--seq",
+    "8",
+    "--vocab",
+    "12",
+    "--batch",
+    "2",
+    "--steps",
+    "2",
+    "--warmup",
+    "1",
+]
+SIZE = bench.Size(n_layer=1, n_head=2, d_model=16, seq=8, vocab=12, batch=2)
+
+
+def run(*arguments, ranks=None):
+    launch = ["launch", "-n", str(ranks), "-m", "hpcdist"] if ranks else []
+    command = [sys.executable, "-m", "hpcdist", *launch, "bench", "step", *SMALL, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def expected_losses(world):
+    """Train with the hand-written model and optimizer."""
+    config = numpy_gpt.Config(num_layers=1, num_heads=2, width=16, mlp="gelu_tanh")
+    weights = {bench._our_name(k): v.astype(np.float64) for k, v in bench.initial_weights(SIZE).items()}
+    state, losses = {}, []
+    for step in range(3):
+        parts = [bench.batch(SIZE, step, rank, world) for rank in range(world)]
+        tokens, targets = (np.concatenate(p) for p in zip(*parts, strict=True))
+        loss, grads = numpy_gpt.loss_and_grads(weights, tokens, targets, config)
+        options = {"lr": 3e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+        numpy_gpt.adamw_step(weights, grads, state, step + 1, **options)
+        losses.append(loss)
+    return losses
+
+
+@pytest.mark.parametrize("ranks", [None, 2, 3])
+def test_losses_equal_those_of_the_hand_written_model(tmp_path, ranks):
+    path = tmp_path / "result.jsonl"
+    mode = ["--mode", "ddp"] if ranks else []
+    done = run("--json", path, "--label", "mine", *mode, ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    (line,) = path.read_text().splitlines()
+    result = json.loads(line)
+    world = ranks or 1
+    assert (result["label"], result["world"]) == ("mine", world)
+    np.testing.assert_allclose(result["losses"], expected_losses(world), rtol=0, atol=1e-5)
+    assert result["tokens_per_s"] == pytest.approx(16 * world / result["step_ms"] * 1e3)
+    assert result["min_ms"] <= result["step_ms"]
+    assert 0 < result["cpu_min_ms"] <= result["cpu_ms"]
+    assert len(result["peak_rss_mb"]) == len(result["base_rss_mb"]) == world
+    assert ("hidden_share" in result) == (world > 1)
+
+
+def test_weights_go_out_and_come_back(tmp_path):
+    path = tmp_path / "weights.npz"
+    assert run("--save-weights", path).returncode == 0
+    with np.load(path) as file:
+        weights = {name: file[name] for name in file.files}
+    assert weights.keys() == bench.initial_weights(SIZE).keys()
+    weights = {name: value * 0 for name, value in weights.items()}
+    np.savez(path, **weights)
+    done = run("--weights", path, "--json", tmp_path / "result.jsonl")
+    assert done.returncode == 0, done.stderr
+    losses = json.loads((tmp_path / "result.jsonl").read_text())["losses"]
+    assert losses[0] == pytest.approx(np.log(12), abs=1e-6)
+
+
+@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--mode", "tp"], ["--weights", "nowhere.npz"]])
+def test_wrong_arguments_are_errors(arguments):
+    done = run(*arguments)
+    assert done.returncode != 0
+    assert arguments[1] in done.stderr
