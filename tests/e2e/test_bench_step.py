@@ -10,30 +10,24 @@ import pytest
 
 from hpcdist.cli import bench
 
-SMALL = [
-    "--n-layer",
-    "1",
-    "--n-head",
-    "2",
-    "--d-model",
-    "16",
-    "--seq",
-    "8",
-    "--vocab",
-    "12",
-    "--batch",
-    "2",
-    "--steps",
-    "2",
-    "--warmup",
-    "1",
-]
 SIZE = bench.Size(n_layer=1, n_head=2, d_model=16, seq=8, vocab=12, batch=2)
+SIZE_FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(SIZE).items()]
 
 
 def run(*arguments, ranks=None):
     launch = ["launch", "-n", str(ranks), "-m", "hpcdist"] if ranks else []
-    command = [sys.executable, "-m", "hpcdist", *launch, "bench", "step", *SMALL, *map(str, arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "hpcdist",
+        *launch,
+        "bench",
+        "step",
+        *SIZE_FLAGS,
+        "--steps=2",
+        "--warmup=1",
+        *map(str, arguments),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
