@@ -16,6 +16,8 @@ __all__ = ["end_marked", "marked", "ranks_below"]
 
 _PROC = Path("/proc")
 _POLL_S = 0.02
+_KILL_S = 5.0
+"""A killed process is gone when the system gets round to it, which on a busy machine is not at once."""
 
 
 def marked(mark: str) -> list[int]:
@@ -33,11 +35,16 @@ def end_marked(mark: str, grace_s: float) -> int:
     """End all marked processes: SIGTERM, ``grace_s`` seconds, SIGKILL. Return how many there were."""
     found = marked(mark)
     _send(found, signal.SIGTERM)
-    limit = time.monotonic() + grace_s
+    _wait_for_end(mark, grace_s)
+    _send(marked(mark), signal.SIGKILL)
+    _wait_for_end(mark, _KILL_S)
+    return len(found)
+
+
+def _wait_for_end(mark: str, limit_s: float) -> None:
+    limit = time.monotonic() + limit_s
     while marked(mark) and time.monotonic() < limit:
         time.sleep(_POLL_S)
-    _send(marked(mark), signal.SIGKILL)
-    return len(found)
 
 
 def _send(pids: list[int], number: signal.Signals) -> None:
