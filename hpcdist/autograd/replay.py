@@ -101,6 +101,7 @@ class Replay:
         self._cotangents: dict[int, list[Cotangent]] = {}
         self._leaves: dict[int, Cotangent] = {}
         self._current: list[Array | None] = []
+        self._shown: list[Array] = []
 
     def run(self, seeds: Sequence[tuple[Tensor, Array]]) -> None:
         """Collect the gradients of all that the seeded tensors were computed from."""
@@ -112,6 +113,8 @@ class Replay:
                 into.give(seed)
         for seq in sorted(self._nodes, reverse=True):
             self._replay(self._nodes.pop(seq), useful)
+        for root, _ in seeds:  # leaves that nothing but the seed reached
+            self._finish_if_whole(root)
         for fn in self.callbacks:
             fn()
 
@@ -120,16 +123,14 @@ class Replay:
         return self._captured.get(_key(wanted))
 
     def own(self, target: Cotangent) -> Array:
-        """Return the array of ``target``, copied first if another gradient under way shares its memory."""
+        """Return the array of ``target`` to be written: a copy if anybody else, or another element, has its memory."""
         assert target.array is not None
         others = [c.array for group in self._cotangents.values() for c in group if c is not target]
         others += [c.array for c in self._leaves.values() if c is not target]
-        for other in itertools.chain(others, self._current):
+        for other in itertools.chain(others, self._current, self._shown):
             if other is not None and _may_share(target.array, other):
-                copy = target.allocate(target.shape, target.dtype)
-                copy[...] = target.array
-                return copy
-        return target.array
+                return _copy(target)
+        return _copy(target) if _is_fixed(target.array) else target.array
 
     def _find(self, stack: list[Node]) -> None:
         """Find every node below the roots, and count the uses of leaves that wait for all of them."""
@@ -213,31 +214,48 @@ class Replay:
 
     def _hooked(self, node: Node, grads: list[Array | None]) -> list[Array | None]:
         for slot, hook in node.hooks:
-            grads[slot] = _changed(hook, grads[slot])
-        if self._wanted is not None:
-            for slot, g in enumerate(grads):
-                if (node.seq, slot) in self._wanted and g is not None:
-                    self._captured[node.seq, slot] = g.copy() if slot in node.op.overwrites else g
+            grads[slot] = self._changed(hook, grads[slot])
+        for slot, g in enumerate(grads):
+            if g is not None and self._wanted is not None and (node.seq, slot) in self._wanted:
+                self._captured[node.seq, slot] = g
+                self._shown.append(g)
+        for slot in node.op.overwrites:
+            g = grads[slot]
+            if g is not None and any(g is shown for shown in self._shown):
+                grads[slot] = g.copy()
         return grads
+
+    def _changed(self, hook: Callable[[Array], Array | None], gradient: Array | None) -> Array | None:
+        """Show a gradient to a hook, which may keep it, and return what the hook makes of it, which it may keep too."""
+        if gradient is None:
+            return None
+        changed = hook(gradient)
+        result = gradient if changed is None else changed
+        self._shown += [gradient, result]
+        return result
 
     def _finish_leaves(self, node: Node) -> None:
         """Hand over the gradients of leaves that have now heard from all their users."""
         for edge in node.edges:
             if edge is None or edge[1] is not None or id(edge[0]) not in self._leaves:
                 continue
-            leaf, collected = edge[0], self._leaves[id(edge[0])]
-            collected.uses -= 1
-            if not collected.uses:
-                del self._leaves[id(leaf)]
-                self._finish_leaf(leaf, collected.array)
+            self._leaves[id(edge[0])].uses -= 1
+            self._finish_if_whole(edge[0])
+
+    def _finish_if_whole(self, leaf: Tensor) -> None:
+        collected = self._leaves.get(id(leaf))
+        if collected is not None and not collected.uses:
+            del self._leaves[id(leaf)]
+            self._finish_leaf(leaf, collected.array)
 
     def _finish_leaf(self, leaf: Tensor, gradient: Array | None) -> None:
         for hook in leaf.hooks:
-            gradient = _changed(hook, gradient)
+            gradient = self._changed(hook, gradient)
         if gradient is None:
             return
         if self._wanted is not None:
             self._captured[id(leaf), None] = gradient
+            self._shown.append(gradient)
             return
         Leaf(leaf).give(gradient)
         for done in leaf.done_hooks:
@@ -252,11 +270,16 @@ def _edge_key(edge: Any) -> tuple[int, int | None]:
     return (id(edge[0]), None) if edge[1] is None else (edge[0].seq, edge[1])
 
 
-def _changed(hook: Callable[[Array], Array | None], gradient: Array | None) -> Array | None:
-    if gradient is None:
-        return None
-    changed = hook(gradient)
-    return gradient if changed is None else changed
+def _copy(target: Cotangent) -> Array:
+    copy: Array = target.allocate(target.shape, target.dtype)
+    copy[...] = target.array
+    return copy
+
+
+def _is_fixed(a: Array) -> bool:
+    """Say whether ``a`` cannot be written, or several of its elements lie in one place (CuPy lets that be written)."""
+    stretched = any(stride == 0 and n > 1 for stride, n in zip(a.strides, a.shape, strict=True))
+    return stretched or not getattr(a.flags, "writeable", True)
 
 
 def _may_share(a: Array, b: Array) -> bool:
