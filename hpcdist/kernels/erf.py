@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcdist.array import Array, namespace
+from hpcdist.kernels.precision import wide
 
 __all__ = ["erf"]
 
@@ -47,14 +48,14 @@ _JOIN, _END = 0.5, 6.0  # between the two forms; where erf is 1 to float64's pre
 
 
 def erf(x: Array) -> Array:
-    """Return the error function of float32 or float64 ``x``."""
-    xp = namespace(x)
+    """Return the error function of real ``x``, computed in float32 at least."""
+    xp, dtype, x = namespace(x), x.dtype, wide(x)
     size = xp.minimum(xp.abs(x), _END)
     near = x * _ratio(xp.minimum(size, _JOIN) ** 2, *_SMALL)
     # Cody's middle form is good to 4; from there to 6 its error is below erf's distance to 1
     far = xp.copysign(1 - xp.exp(-(size**2)) * _ratio(size, *_LARGE), x)
     result: Array = xp.where(size <= _JOIN, near, far)
-    return result
+    return result.astype(dtype) if x.dtype != dtype else result
 
 
 def _ratio(x: Array, top: tuple[float, ...], bottom: tuple[float, ...]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpcdist.array import Array
 from hpcdist.autograd.op import Op, define
-from hpcdist.autograd.ops.elementwise import LETTERS, unary_signature
+from hpcdist.autograd.ops.elementwise import LETTERS, check_floating, unary_signature
 from hpcdist.autograd.ops.linalg import rows_of
 from hpcdist.autograd.ops.norm import contiguous
 from hpcdist.autograd.pool import empty
@@ -28,6 +28,7 @@ def _activation(name: str, values: Any, gradient: Any) -> Op:
         return y
 
     def forward(z: Array, **attrs: Any) -> tuple[Array, tuple[Array]]:
+        check_floating(z)
         z = contiguous(z)
         return again((z,), **attrs), (z,)
 
@@ -54,6 +55,7 @@ def _swiglu_again(saved: Any) -> Array:
 
 def _swiglu(z: Array) -> tuple[Array, tuple[Array]]:
     """Return ``silu(gate) * up`` where the last dimension of z is [gate | up]."""
+    check_floating(z)
     if z.ndim < 1 or z.shape[-1] % 2:
         raise ValueError("expected [gate | up]: an even last dimension")
     z = contiguous(z)

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
+from hpcdist.autograd.ops.elementwise import check_floating
 from hpcdist.autograd.ops.linalg import rows_of
 from hpcdist.autograd.ops.norm import contiguous
 from hpcdist.autograd.pool import empty
@@ -21,6 +22,7 @@ __all__ = ["ATTENTION", "ROTARY"]
 
 
 def _head_dim(qkv: Array, num_heads: int) -> int:
+    check_floating(qkv)
     if qkv.ndim != 3 or qkv.shape[-1] % (3 * num_heads):
         raise ValueError("expected packed q, k, v (batch, seq, 3 * num_heads * head_dim)")
     return int(qkv.shape[-1] // (3 * num_heads))

@@ -7,7 +7,7 @@ from typing import Any
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import random
 from hpcdist.autograd.op import row
-from hpcdist.autograd.ops.elementwise import unary_signature
+from hpcdist.autograd.ops.elementwise import check_floating, unary_signature
 
 __all__ = ["DROPOUT"]
 
@@ -19,6 +19,7 @@ def dropout(a: Array, *, p: float, key: random.Key, index: Array | None = None) 
     Srivastava et al. 2014, section 10 (the scaled form). ``index`` gives the global index of each element where ``a``
     is a part of an array; None: ``a`` is whole.
     """
+    check_floating(a)
     kept = namespace(a).asarray(random.uniform(key, a.shape, index=index) >= p)
     scale = a.dtype.type(0.0 if p == 1 else 1 / (1 - p))
     return a * kept * scale, (kept, scale)

@@ -10,6 +10,7 @@ from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import Op, define, row
 from hpcdist.autograd.replay import Into
 from hpcdist.kernels.erf import erf as erf_values
+from hpcdist.kernels.precision import add_up
 
 __all__ = [
     "ADD", "CAST", "DIV", "ERF", "EXP", "LOG", "MUL", "NEG", "POW", "RELU", "SIGMOID", "SQRT", "SUB", "TANH", "WHERE",
@@ -36,13 +37,20 @@ def unary_signature(shapes: list[tuple[int, ...]], **_: Any) -> str:
     return f"{names}->{names}"
 
 
+def check_floating(*arrays: Array | None) -> None:
+    """Refuse arrays of integers, bool and complex numbers, whose dtypes cannot hold the result."""
+    for a in arrays:
+        if a is not None and a.dtype.kind not in "fV":
+            raise TypeError(f"expected floating-point values, not {a.dtype}")
+
+
 def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
     """Undo broadcasting: add ``g`` up to ``shape``."""
     if g.shape == shape:
         return g
     lead = g.ndim - len(shape)
     stretched = [i + lead for i, n in enumerate(shape) if n == 1 and g.shape[i + lead] != 1]
-    return g.sum(axis=(*range(lead), *stretched), keepdims=True).reshape(shape)
+    return add_up(g, (*range(lead), *stretched), keepdims=True).reshape(shape)
 
 
 def give(into: Into | None, value: Any) -> None:
@@ -98,7 +106,7 @@ def div(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
 def DIV(into: Any, grads: Any, saved: Any) -> None:
     a, b = saved
     give(into[0], lambda: grads[0] / b.conj())
-    give(into[1], lambda: -grads[0] * (a / (b * b)).conj())
+    give(into[1], lambda: -grads[0] * (a / b / b).conj())
 
 
 @row(unary_signature, linear="joint")
@@ -120,7 +128,8 @@ def pow(a: Array, *, exponent: float) -> tuple[Array, tuple[Array]]:
 
 @pow
 def POW(into: Any, grads: Any, saved: Any, exponent: float) -> None:
-    into[0].give(grads[0] * (exponent * saved[0] ** (exponent - 1)).conj())
+    slope = exponent * saved[0] ** (exponent - 1) if exponent else namespace(saved[0]).zeros_like(saved[0])
+    into[0].give(grads[0] * slope.conj())
 
 
 def _unary(name: str, function: Any, derivative: Any, *, keeps: str) -> Op:
@@ -164,9 +173,10 @@ def where(condition: Array, a: Array, b: Array) -> tuple[Array, tuple[Array]]:
 
 @where
 def WHERE(into: Any, grads: Any, saved: Any) -> None:
-    (condition,) = saved
-    give(into[1], lambda: grads[0] * condition)
-    give(into[2], lambda: grads[0] * ~condition)
+    (condition,), g = saved, grads[0]
+    nothing, where = g.dtype.type(0), namespace(g).where  # a product would make NaN of 0 and infinity
+    give(into[1], lambda: where(condition, g, nothing))
+    give(into[2], lambda: where(condition, nothing, g))
 
 
 @row(unary_signature, linear="joint")

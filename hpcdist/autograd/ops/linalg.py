@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from hpcdist.autograd.pool import empty
 from hpcdist.autograd.replay import Into
 from hpcdist.kernels.bias import col_sum
 from hpcdist.kernels.gemm import gemm
+from hpcdist.kernels.precision import wide
 
 __all__ = ["LINEAR", "MATMUL", "rows_of"]
 
 
 def rows_of(a: Array) -> Array:
     """Return ``a`` as a matrix of its last dimension's rows; a view where memory allows."""
-    return a.reshape(-1, a.shape[-1]) if a.ndim else a.reshape(1, 1)
+    return a.reshape(math.prod(a.shape[:-1]), a.shape[-1]) if a.ndim else a.reshape(1, 1)
 
 
 def gemm_into(into: Into | None, a: Array, b: Array, *, trans_a: bool = False) -> None:
@@ -50,8 +52,8 @@ def linear(x: Array, w: Array, b: Array | None = None) -> tuple[Array, tuple[Arr
 @linear
 def LINEAR(into: Any, grads: Any, saved: Any) -> None:
     g, (x, w) = rows_of(grads[0]), saved
-    gemm_into(into[0], g, w)
-    gemm_into(into[1], g, rows_of(x), trans_a=True)
+    gemm_into(into[0], g, w.conj())
+    gemm_into(into[1], g, rows_of(x).conj(), trans_a=True)
     if len(into) == 3 and into[2] is not None:
         col_sum(g, *into[2].place())
 
@@ -75,7 +77,7 @@ def matmul(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
     """Return ``a @ b``: a (..., m, k), b (..., k, n); batch dimensions broadcast."""
     if a.ndim < 2 or b.ndim < 2:
         raise ValueError("expected matrices (at least two dimensions)")
-    return a @ b, (a, b)
+    return (wide(a) @ wide(b)).astype(np.result_type(a.dtype, b.dtype), copy=False), (a, b)
 
 
 @matmul

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
-from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.autograd.ops.elementwise import LETTERS, check_floating
 from hpcdist.autograd.ops.linalg import rows_of
 from hpcdist.autograd.ops.norm import contiguous
 from hpcdist.autograd.pool import empty
@@ -50,6 +50,7 @@ def cross_entropy(
     logits: Array, targets: Array, *, ignore_index: int, reduction: str
 ) -> tuple[Array, tuple[Array, Array, float]]:
     """Return -log softmax(logits)[target], averaged or added up: logits (..., classes), targets (...), integers."""
+    check_floating(logits)
     rows = rows_of(contiguous(logits))
     t, count = _checked(targets, len(rows), rows.shape[1], ignore_index)
     scale = _scale(count, reduction)
@@ -75,6 +76,7 @@ def linear_cross_entropy(
     Logits are computed a chunk of rows at a time. When backward may follow, both gradients are computed here, where
     the chunk's softmax is at hand, and saved: one extra array of the shape of w.
     """
+    check_floating(x, w)
     rows = rows_of(contiguous(x))
     if w.ndim != 2 or w.shape[1] != rows.shape[1]:
         raise ValueError("expected x (..., k) and weight (classes, k)")

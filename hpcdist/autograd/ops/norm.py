@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcdist.array import Array
 from hpcdist.autograd.op import row
-from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.autograd.ops.elementwise import LETTERS, check_floating
 from hpcdist.autograd.ops.linalg import rows_of
 from hpcdist.autograd.pool import empty
 from hpcdist.kernels import norm as kernels
@@ -35,6 +35,7 @@ def _signature(num_streams: int, num_weights: int) -> Any:
 
 
 def _check(x: Array, h: Array | None, *weights: Array) -> None:
+    check_floating(x, h, *weights)
     if x.ndim < 1 or any(w.shape != x.shape[-1:] for w in weights) or (h is not None and h.shape != x.shape):
         raise ValueError("expected x (..., n), a branch of the same shape, and weights (n,)")
 

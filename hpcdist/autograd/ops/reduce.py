@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.kernels.precision import add_up, wide
 
 __all__ = ["MEAN", "SUM"]
 
@@ -40,7 +41,7 @@ def _spread(g: Array, shape: tuple[int, ...], dim: Dims) -> Array:
 @row(lambda shapes, **attrs: _signature(shapes, whole=False, **attrs), linear="joint")
 def sum(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
     """Add up the elements along ``dim``."""
-    return namespace(a).asarray(a.sum(axis=reduced(a.ndim, dim), dtype=a.dtype, keepdims=keepdim)), ()
+    return namespace(a).asarray(add_up(a, reduced(a.ndim, dim), keepdims=keepdim)), ()
 
 
 @sum
@@ -53,9 +54,11 @@ def SUM(into: Any, grads: Any, saved: Any, dim: Dims, keepdim: bool) -> None:
 def mean(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
     """Average the elements along ``dim``."""
     gone = reduced(a.ndim, dim)
+    if a.dtype.kind in "biu":
+        raise TypeError(f"the mean of {a.dtype} would be rounded: convert it to a floating dtype first")
     if not a.size:
         raise ValueError("the mean of no elements is not defined")
-    return namespace(a).asarray(a.mean(axis=gone, dtype=a.dtype, keepdims=keepdim)), ()
+    return namespace(a).asarray(wide(a).mean(axis=gone, keepdims=keepdim), a.dtype), ()
 
 
 @mean

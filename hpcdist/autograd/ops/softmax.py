@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdist.array import Array
 from hpcdist.autograd.op import Op, define
-from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.autograd.ops.elementwise import LETTERS, check_floating
 from hpcdist.autograd.ops.linalg import rows_of
 from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.autograd.pool import empty
@@ -33,9 +33,11 @@ def _along_rows(name: str, values: Any, gradient: Any) -> Op:
     """Define a function of rows, applied along ``dim``, whose gradient is a formula in its value."""
 
     def forward(a: Array, *, dim: int) -> tuple[Array, tuple[Array]]:
+        check_floating(a)
         x = _last(a, dim)
         y = empty(x.shape, x.dtype, x)
-        values(rows_of(x), rows_of(y))
+        if x.size:  # no elements have no maximum
+            values(rows_of(x), rows_of(y))
         return y.swapaxes(dim, -1), (y,)
 
     def vjp(into: Any, grads: Any, saved: Any, dim: int) -> None:

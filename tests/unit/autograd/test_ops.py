@@ -236,3 +236,18 @@ def test_no_rows_at_all_are_legal():
     loss.backward()
     assert loss.item() == 0
     np.testing.assert_array_equal(w.grad, np.zeros((5, 3)))
+
+
+FLOATING = {"attention", "cross_entropy", "dropout", "gelu", "layer_norm", "linear_cross_entropy", "log_softmax"}
+FLOATING |= {"add_layer_norm", "add_rms_norm", "mean", "rms_norm", "rotary", "silu", "softmax", "swiglu"}
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool])
+@pytest.mark.parametrize(("name", "arrays", "attrs"), [c for c in CASES if c[0] in FLOATING])
+def test_integers_are_refused_where_they_would_round_the_result(name, arrays, attrs, dtype):
+    with pytest.raises(TypeError, match=f"^{name}: .*(floating|rounded)"):
+        apply(OPS[name], *(Tensor(a.astype(dtype) if a.dtype.kind == "f" else a) for a in arrays), **attrs)
+
+
+def test_every_floating_operation_has_a_case():
+    assert {name for name, *_ in CASES} >= FLOATING
