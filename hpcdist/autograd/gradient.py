@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcdist.array import Array
+from hpcdist.autograd.graph import gradients_with_graph
 from hpcdist.autograd.op import Op
 from hpcdist.autograd.replay import Replay
 from hpcdist.autograd.tape import apply, run, seed_of
@@ -23,8 +24,9 @@ def grad(
     grad_outputs: Any = None,
     *,
     retain_graph: bool = False,
+    create_graph: bool = False,
     allow_unused: bool = False,
-) -> tuple[Array | None, ...]:
+) -> tuple[Any, ...]:
     """Return the gradients of ``outputs`` with respect to ``inputs``; every ``.grad`` stays as it is.
 
     Parameters
@@ -35,20 +37,29 @@ def grad(
         Cotangents of the outputs; default 1, for scalars.
     retain_graph : bool
         Keep what was saved for another backward.
+    create_graph : bool
+        Return tensors that can be differentiated again, and keep the graph; for real values and the operations that
+        have a vjp written in operations (``hpcdist.autograd.second``).
     allow_unused : bool
         Return None for an input that no output depends on, instead of raising.
 
     Returns
     -------
-    tuple of array
+    tuple of array, or of Tensor with ``create_graph``
         One an input, of its shape and dtype.
     """
     roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     seeds = list(grad_outputs) if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(roots)
-    replay = Replay(retain_graph, wanted)
-    run([(root, seed_of(root, seed)) for root, seed in zip(roots, seeds, strict=True)], replay)
-    found = tuple(replay.gradient_of(t) for t in wanted)
+    pairs = list(zip(roots, seeds, strict=True))
+    found: tuple[Any, ...]
+    if create_graph:
+        started = [(root, seed if isinstance(seed, Tensor) else Tensor(seed_of(root, seed))) for root, seed in pairs]
+        found = tuple(gradients_with_graph(started, wanted))
+    else:
+        replay = Replay(retain_graph, wanted)
+        run([(root, seed_of(root, seed)) for root, seed in pairs], replay)
+        found = tuple(replay.gradient_of(t) for t in wanted)
     missing = [i for i, g in enumerate(found) if g is None]
     if missing and not allow_unused:
         raise RuntimeError(

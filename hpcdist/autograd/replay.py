@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hpcdist.autograd.tape import Node
     from hpcdist.autograd.tensor import Tensor
 
-__all__ = ["Cotangent", "Into", "Replay"]
+__all__ = ["Cotangent", "Into", "Replay", "edge_key", "key_of"]
 
 
 class Into(ABC):
@@ -96,7 +96,7 @@ class Replay:
         self.retain_graph = retain_graph
         self.callbacks: dict[Callable[[], None], None] = {}
         self._captured: dict[tuple[int, int | None], Array] = {}
-        self._wanted = None if wanted is None else {_key(t) for t in wanted}
+        self._wanted = None if wanted is None else {key_of(t) for t in wanted}
         self._nodes: dict[int, Node] = {}
         self._cotangents: dict[int, list[Cotangent]] = {}
         self._leaves: dict[int, Cotangent] = {}
@@ -120,7 +120,7 @@ class Replay:
 
     def gradient_of(self, wanted: Tensor) -> Array | None:
         """Return what was captured for one of ``wanted``; None: nothing reached it."""
-        return self._captured.get(_key(wanted))
+        return self._captured.get(key_of(wanted))
 
     def own(self, target: Cotangent) -> Array:
         """Return the array of ``target`` to be written: a copy if anybody else, or another element, has its memory."""
@@ -163,7 +163,7 @@ class Replay:
         for seq in sorted(self._nodes):
             node = self._nodes[seq]
             if any(
-                edge and (_edge_key(edge) in self._wanted or getattr(edge[0], "seq", None) in useful)
+                edge and (edge_key(edge) in self._wanted or getattr(edge[0], "seq", None) in useful)
                 for edge in node.edges
             ):
                 useful.add(seq)
@@ -177,7 +177,7 @@ class Replay:
             if self._waits(source):
                 return self._leaf(source)
             return Leaf(source) if self._wanted is None else None
-        if useful is not None and source.seq not in useful and _edge_key(edge) not in (self._wanted or ()):
+        if useful is not None and source.seq not in useful and edge_key(edge) not in (self._wanted or ()):
             return None
         return self._outputs(source)[slot]
 
@@ -262,11 +262,13 @@ class Replay:
             done(leaf)
 
 
-def _key(tensor: Tensor) -> tuple[int, int | None]:
+def key_of(tensor: Tensor) -> tuple[int, int | None]:
+    """Return what tells a tensor's place in the graph from every other."""
     return (id(tensor), None) if tensor.node is None else (tensor.node.seq, tensor.slot)
 
 
-def _edge_key(edge: Any) -> tuple[int, int | None]:
+def edge_key(edge: Any) -> tuple[int, int | None]:
+    """Return the :func:`key_of` of the tensor at the other end of an edge."""
     return (id(edge[0]), None) if edge[1] is None else (edge[0].seq, edge[1])
 
 

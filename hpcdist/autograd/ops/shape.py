@@ -10,7 +10,7 @@ from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
 
-__all__ = ["CAT", "GETITEM", "RESHAPE", "SPLIT", "TRANSPOSE"]
+__all__ = ["CAT", "GETITEM", "PUT", "RESHAPE", "SPLIT", "TRANSPOSE"]
 
 
 def _whole(names: str) -> str:
@@ -76,6 +76,24 @@ def GETITEM(into: Any, grads: Any, saved: Any, index: Any) -> None:
         out[index] += grads[0]
     else:
         namespace(out).add.at(out, index, grads[0])
+
+
+def _put_signature(shapes: list[tuple[int, ...]], *, index: Any, shape: tuple[int, ...]) -> str:
+    names = LETTERS[: len(shapes[0])], LETTERS[len(shapes[0]) :][: len(shape)]
+    return f"{_whole(names[0])}->{_whole(names[1])}"
+
+
+@row(_put_signature, linear="joint")
+def put(a: Array, *, index: Any, shape: tuple[int, ...]) -> tuple[Array, tuple[()]]:
+    """Return zeros of ``shape`` to which ``a`` was added at ``index``: the transpose of ``getitem``."""
+    out: Array = namespace(a).zeros(shape, a.dtype)
+    namespace(a).add.at(out, index, a)
+    return out, ()
+
+
+@put
+def PUT(into: Any, grads: Any, saved: Any, index: Any, shape: tuple[int, ...]) -> None:
+    into[0].give(grads[0][index])
 
 
 def _is_basic(index: Any) -> bool:

@@ -42,6 +42,7 @@ CASES = [
     ("transpose", (normal(3, 4, 2),), {"dims": (2, 0, 1)}),
     ("getitem", (normal(3, 4, 2),), {"index": (slice(1, 3), 1)}),
     ("getitem", (normal(3, 4),), {"index": np.array([0, 0, 2])}),
+    ("put", (normal(3, 4),), {"index": np.array([0, 0, 2]), "shape": (5, 4)}),
     ("cat", (normal(3, 4), normal(3, 2)), {"dim": 1}),
     ("split", (normal(3, 5),), {"sizes": (2, 3), "dim": -1}),
     ("linear", (normal(2, 3, 4), normal(5, 4), normal(5)), {}),
