@@ -50,6 +50,8 @@ class AdamW(Optimizer):
 
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         flat = parameter.data.reshape(-1)
+        if flat.dtype.kind == "c":
+            raise TypeError(explain("AdamW: parameter", got=flat.dtype, expected="a real dtype"))
         if not state:
             state.update(step=0, exp_avg=np.zeros_like(flat), exp_avg_sq=np.zeros_like(flat))
         state["step"] += 1

@@ -35,6 +35,8 @@ class Optimizer(ABC):
         self.pre: list[Callable[[], None]] = []
         self.post: list[Callable[[], None]] = []
         self.defaults = defaults
+        if isinstance(params, Tensor):
+            raise TypeError(explain(f"{type(self).__name__}: params", got="one tensor", do="pass a list of them"))
         given: list[Any] = list(params)
         for group in given if given and isinstance(given[0], dict) else [{"params": given}]:
             self.add_param_group(group)
@@ -47,21 +49,26 @@ class Optimizer(ABC):
         Raises
         ------
         ValueError
-            If an option is unknown, or a parameter is here already or is not contiguous.
+            If an option is unknown, or a parameter or its name is here already, or it is not contiguous.
+        TypeError
+            If something is no leaf tensor.
         """
         unknown = group.keys() - self.defaults.keys() - {"params"}
         if unknown:
             raise ValueError(explain("add_param_group: unknown options", got=unknown, expected=set(self.defaults)))
         taken = sum(len(g["params"]) for g in self.param_groups)
-        pairs = [p if isinstance(p, tuple) else (str(taken + i), p) for i, p in enumerate(group["params"])]
+        given = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+        pairs = [p if isinstance(p, tuple) else (str(taken + i), p) for i, p in enumerate(given)]
         names = [name for name, _ in pairs]
-        present = {id(p) for g in self.param_groups for p in g["params"]}
+        present = {
+            key for g in self.param_groups for n, p in zip(g["names"], g["params"], strict=True) for key in (n, id(p))
+        }
         for name, parameter in pairs:
-            if id(parameter) in present:
-                raise ValueError(explain(f"add_param_group: parameter {name!r} is here already"))
-            if not parameter.data.flags.c_contiguous:
-                raise ValueError(explain(f"add_param_group: parameter {name!r}", got="strides", expected="C order"))
-            present.add(id(parameter))
+            _check(name, parameter)
+            if not present.isdisjoint((name, id(parameter))):
+                do = "name each parameter differently: its state goes by its name"
+                raise ValueError(explain(f"add_param_group: parameter {name!r} is here already", do=do))
+            present |= {name, id(parameter)}
         self.param_groups.append(
             {**self.defaults, **group, "params": [p for _, p in pairs], "names": names},
         )
@@ -99,7 +106,7 @@ class Optimizer(ABC):
         Raises
         ------
         ValueError
-            If names or sizes differ; before anything is changed.
+            If names, options or sizes differ; before anything is changed.
         """
         groups = state["param_groups"]
         if [g["names"] for g in groups] != [g["names"] for g in self.param_groups]:
@@ -110,22 +117,41 @@ class Optimizer(ABC):
                     expected=[g["names"] for g in self.param_groups],
                 )
             )
+        for mine, theirs in zip(self.param_groups, groups, strict=True):
+            if theirs.keys() | {"params"} != mine.keys():
+                raise ValueError(
+                    explain(
+                        "load_state_dict: options differ", got=[*theirs], expected=[k for k in mine if k != "params"]
+                    )
+                )
         sizes = {n: p.size for g in self.param_groups for n, p in zip(g["names"], g["params"], strict=True)}
         for name, entries in state["state"].items():
+            if name not in sizes:
+                raise ValueError(explain("load_state_dict: state", got=repr(name), expected=f"one of {[*sizes]}"))
             for key, value in entries.items():
-                if getattr(value, "ndim", 0) and value.size != sizes.get(name):
-                    raise ValueError(
-                        explain(f"load_state_dict: {key} of {name}", got=value.size, expected=sizes.get(name))
-                    )
+                if getattr(value, "ndim", 0) and value.size != sizes[name]:
+                    raise ValueError(explain(f"load_state_dict: {key} of {name}", got=value.size, expected=sizes[name]))
         self.state = {name: {k: _copied(v) for k, v in entries.items()} for name, entries in state["state"].items()}
         for mine, theirs in zip(self.param_groups, groups, strict=True):
             mine.update({k: v for k, v in theirs.items() if k != "params"})
 
 
+def _check(name: str, parameter: Any) -> None:
+    """Refuse what cannot be updated in place."""
+    if not hasattr(type(parameter), "requires_grad"):
+        got = type(parameter).__name__
+        raise TypeError(explain(f"add_param_group: parameter {name!r}", got=got, expected="a tensor"))
+    if not parameter.is_leaf:
+        raise TypeError(explain(f"add_param_group: parameter {name!r}", got="a computed tensor", expected="a leaf"))
+    if not parameter.data.flags.c_contiguous:
+        raise ValueError(explain(f"add_param_group: parameter {name!r}", got="strides", expected="C order"))
+
+
 def parts_of(parameter: Tensor) -> Array:
     """Return the gradient as a stack (parts, n); its sum over the first dimension is the gradient."""
     assert parameter.grad is not None
-    return parameter.grad.reshape(-1, parameter.data.size)
+    n = parameter.data.size
+    return parameter.grad.reshape(parameter.grad.size // max(n, 1) or 1, n)
 
 
 def _copied(value: Any) -> Any:

@@ -149,3 +149,51 @@ def test_wrong_options_are_errors():
     ):
         with pytest.raises(ValueError):  # noqa: PT011 (each message is another)
             make()
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
+def test_two_parameters_never_share_a_name_and_with_it_their_state(kind):
+    a, b = Tensor(np.ones(2), True), Tensor(np.ones(2), True)
+    for params in (
+        [("w", a), ("w", b)],
+        [{"params": [("w", a)]}, {"params": [("w", b)]}],
+        [{"params": [a]}, {"params": [("0", b)]}],  # names default to positions
+    ):
+        with pytest.raises(ValueError, match="here already"):
+            kind(params)
+
+
+def test_params_are_leaf_tensors():
+    p = Tensor(np.ones(2), True)
+    for params in (p, [p * 2], [np.ones(2)]):
+        with pytest.raises(TypeError):
+            optim.SGD(params)
+    assert optim.SGD([{"params": p}]).param_groups[0]["params"] == [p]
+
+
+@pytest.mark.parametrize("kind", [optim.SGD, optim.AdamW])
+def test_a_parameter_without_elements_is_updated_like_any_other(kind):
+    p = Tensor(np.empty((0, 3)), True)
+    p.grad = np.empty((0, 3))
+    kind([p]).step()
+    assert p.shape == (0, 3)
+
+
+def test_state_of_another_optimizer_is_refused():
+    p = Tensor(np.ones(2), True)
+    adam, sgd = optim.AdamW([p]), optim.SGD([p])
+    with pytest.raises(ValueError, match="options differ"):
+        sgd.load_state_dict(adam.state_dict())
+    assert "betas" not in sgd.param_groups[0]
+    with pytest.raises(ValueError, match="'q'"):
+        adam.load_state_dict({"state": {"q": {"step": 1}}, "param_groups": adam.state_dict()["param_groups"]})
+
+
+def test_the_norm_of_one_tensor_and_of_complex_gradients():
+    p = Tensor(np.ones(1, np.complex128), True)
+    p.grad = np.array([3 + 4j])
+    assert optim.clip_grad_norm_(p, 1.0) == 5
+    assert optim.get_total_norm(p) == pytest.approx(1, rel=1e-6)
+    np.testing.assert_allclose(p.grad, [0.6 + 0.8j], rtol=1e-6)
+    with pytest.raises(TypeError, match="complex128"):
+        optim.AdamW([p]).step()
