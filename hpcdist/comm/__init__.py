@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpcdist.comm.communicator import Communicator, ReduceOp
+    from hpcdist.comm.dry import DryCommunicator
     from hpcdist.comm.init import get_default
     from hpcdist.comm.local import LocalCommunicator
     from hpcdist.comm.mesh import DeviceMesh, init_device_mesh
@@ -22,6 +23,7 @@ __all__ = [
     "DeviceMesh",
     "DistError",
     "DistTimeoutError",
+    "DryCommunicator",
     "LocalCommunicator",
     "ReduceOp",
     "Work",
@@ -35,6 +37,7 @@ _HOMES = {
     "DeviceMesh": "hpcdist.comm.mesh",
     "DistError": "hpcdist.errors",
     "DistTimeoutError": "hpcdist.errors",
+    "DryCommunicator": "hpcdist.comm.dry",
     "LocalCommunicator": "hpcdist.comm.local",
     "ReduceOp": "hpcdist.comm.communicator",
     "Work": "hpcdist.comm.work",

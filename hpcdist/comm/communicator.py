@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
@@ -203,6 +203,13 @@ class Communicator(ABC):
 
         Collective over the group: ranks that want no part call it with ``color=None``.
         """
+
+    def split_by(self, says: Callable[[int], tuple[int | None, int]]) -> Communicator | None:
+        """Split where every rank knows what all say: ``says(rank)`` is the color and key that ``rank`` gives.
+
+        Collective over the group.
+        """
+        return self.split(*says(self.rank))
 
     @abstractmethod
     def split_node(self) -> Communicator:

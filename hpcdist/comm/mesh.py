@@ -65,8 +65,9 @@ class DeviceMesh:
         _check_same(comm, self.ranks.tolist(), self.axis_names)
         self._root, self._axes = self, tuple(range(self.ndim))
         self._flattened: dict[str, DeviceMesh] = {}
-        self._coordinate = here = self._grid.coordinate(comm.rank)
-        self._members = comm.split(None if here is None else 0, position(here or (), self.shape if here else ()))
+        self._coordinate = self._grid.coordinate(comm.rank)
+        order = {rank: place for place, rank in enumerate(self.ranks.reshape(-1).tolist())}
+        self._members = comm.split_by(lambda rank: (0, order[rank]) if rank in order else (None, 0))
         self._groups = self._form_groups()
 
     def _form_groups(self) -> tuple[Communicator, ...]:
@@ -81,8 +82,12 @@ class DeviceMesh:
     def _form_group(self, axes: tuple[int, ...], name: str) -> Communicator:
         """Form the group of ranks that differ along ``axes`` only. Collective over the mesh's ranks."""
         assert self._members is not None
-        assert self._coordinate is not None
-        group = self._members.split(*self._grid.color_and_key(axes, self._coordinate))
+
+        def says(member: int) -> tuple[int, int]:
+            place = np.unravel_index(member, self.shape)  # members lie in row-major order
+            return self._grid.color_and_key(axes, tuple(map(int, place)))
+
+        group = self._members.split_by(says)
         assert group is not None
         group.name = name
         return group

@@ -112,7 +112,7 @@ class Replica:
         return unit.parameters[slot].place()
 
     def reduce(self, unit: Unit) -> None:
-        """Start the buckets that are complete, in their order."""
+        """Start the buckets that are complete, in their order. Collective over the communicator, once they are."""
         unit.gathered -= 1
         if not self._sync:
             return

@@ -1,0 +1,232 @@
+"""One rank of a group of any size, alone: verbs are written down instead of carried out.
+
+It answers what a strategy communicates, how much and in which groups, on a machine that is not there. Nobody else
+exists: every other rank is taken to bring and to say what this one does, except that arrays of others are zeros.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hpcdist.array import Array, namespace
+from hpcdist.comm import arguments
+from hpcdist.comm.communicator import Communicator, ReduceOp
+from hpcdist.comm.reduction import check_reduction
+from hpcdist.comm.work import Done, Work
+from hpcdist.errors import CollectiveMismatchError, explain
+
+__all__ = ["Call", "DryCommunicator"]
+
+
+class Call(NamedTuple):
+    """A verb as it was called.
+
+    Attributes
+    ----------
+    verb : str
+        Its blocking name, also where the non-blocking form was called.
+    group, size : str, int
+        The group it was called on, and the number of its ranks.
+    shape, dtype : tuple of int and str, or None
+        Of the array that was brought; the first one of several.
+    payload_bytes : int
+        Bytes of all arrays, or of the pickled object, that this rank brought.
+    sent_bytes : int
+        Bytes that leave this rank by the best known algorithm: ``2 (size - 1) / size`` of the payload for all_reduce,
+        ``(size - 1) / size`` for reduce_scatter and broadcast, the others' parts for all_to_all, and
+        ``(size - 1) / size`` of the result for all_gather.
+    """
+
+    verb: str
+    group: str
+    size: int
+    shape: tuple[int, ...] | None
+    dtype: str | None
+    payload_bytes: int
+    sent_bytes: int
+
+
+class DryCommunicator(Communicator):
+    """Rank ``rank`` of ``size``, without the others.
+
+    Reductions return the caller's values, as if the others brought neutral elements; gathers and exchanges return
+    arrays of the right shape with the caller's part in its place and zeros elsewhere; ``recv`` leaves ``out`` as it is.
+
+    Parameters
+    ----------
+    size, rank : int
+        Size of the group, and the place in it from which it is seen.
+    node_size : int, optional
+        Ranks on a node, in their order; default: all.
+
+    Attributes
+    ----------
+    calls : list of Call
+        What was called on this group and on all groups made of it, in order.
+
+    Raises
+    ------
+    ValueError
+        If ``rank`` is not in the group, or a size is below one.
+    """
+
+    def __init__(self, size: int, rank: int = 0, *, node_size: int | None = None, reproducible: bool = False) -> None:
+        node_size = size if node_size is None else node_size
+        if size < 1 or node_size < 1 or not 0 <= rank < size:
+            got = f"rank {rank} of size {size}, node_size {node_size}"
+            raise ValueError(explain("DryCommunicator", got=got, expected="0 <= rank < size, and at least 1 a node"))
+        self.rank, self.size, self.name = rank, size, "dry"
+        self.timeout_s, self.reproducible = 0.0, reproducible
+        self.calls: list[Call] = []
+        self._node_size, self._members = node_size, tuple(range(size))
+
+    def __repr__(self) -> str:
+        return f"DryCommunicator({self.name!r}, rank {self.rank} of {self.size})"
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each verb was called, on this group and those made of it."""
+        return Counter(call.verb for call in self.calls)
+
+    # ---- the eight verbs
+    def iall_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Work[Array]:
+        """Post :meth:`all_reduce`: the result is ``x``. Collective over the group."""
+        arguments.check_array("all_reduce", "x", x)
+        check_reduction(ReduceOp(op), x.dtype)
+        arguments.check_out("all_reduce", x, out)
+        self._note("all_reduce", self._others(2 * x.nbytes), x)
+        if out is None:
+            return Done(_copy(x))
+        if out is not x:
+            out[...] = x
+        return Done(out)
+
+    def iall_gather(self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None) -> Work[Array]:
+        """Post :meth:`all_gather`: others' parts are zeros. Collective over the group."""
+        arguments.check_array("all_gather", "x", x)
+        dim = arguments.dimension("all_gather", dim, x.ndim)
+        extents = arguments.extents("all_gather", sizes, x.shape[dim], self.size)
+        if extents[self.rank] != x.shape[dim]:
+            text = f"all_gather: extent of dim {dim} on rank {self.rank}"
+            raise ValueError(explain(text, got=x.shape[dim], expected=f"{extents[self.rank]}, as sizes says"))
+        shape = (*x.shape[:dim], sum(extents), *x.shape[dim + 1 :])
+        whole: Array = namespace(x).zeros(shape, x.dtype)
+        whole[self._mine(dim, extents)] = x
+        self._note("all_gather", self._others(whole.nbytes), x)
+        return Done(whole)
+
+    def ireduce_scatter(
+        self, x: Array, dim: int = 0, op: ReduceOp = ReduceOp.SUM, *, sizes: Sequence[int] | None = None
+    ) -> Work[Array]:
+        """Post :meth:`reduce_scatter`: the result is this rank's slice of ``x``. Collective over the group."""
+        arguments.check_array("reduce_scatter", "x", x)
+        check_reduction(ReduceOp(op), x.dtype)
+        dim = arguments.dimension("reduce_scatter", dim, x.ndim)
+        extents = arguments.slices(x.shape[dim], sizes, dim, self.size)
+        self._note("reduce_scatter", self._others(x.nbytes), x)
+        return Done(_copy(x[self._mine(dim, extents)]))
+
+    def iall_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Work[list[Array]]:
+        """Post :meth:`all_to_all`: what others send is zeros. Collective over the group."""
+        arguments.check_parts(parts, shapes, self.size)
+        mine = parts[self.rank]
+        if mine.shape != tuple(shapes[self.rank]):
+            text = f"all_to_all: shape of what rank {self.rank} sends to itself"
+            raise CollectiveMismatchError(explain(text, got=mine.shape, expected=shapes[self.rank]))
+        self._note("all_to_all", sum(part.nbytes for part in parts) - mine.nbytes, *parts)
+        received = [namespace(mine).zeros(tuple(shape), mine.dtype) for shape in shapes]
+        received[self.rank] = _copy(mine)
+        return Done(received)
+
+    def ibroadcast(self, x: Array, root: int = 0) -> Work[Array]:
+        """Post :meth:`broadcast`: the root's array is taken to be ``x``. Collective over the group."""
+        arguments.check_array("broadcast", "x", x)
+        arguments.check_rank("broadcast", "root", root, self.size)
+        self._note("broadcast", self._others(x.nbytes), x)
+        return Done(_copy(x))
+
+    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:  # noqa: ARG002 (nobody listens)
+        """Post :meth:`send`. Point to point."""
+        arguments.check_array("send", "x", x)
+        arguments.check_rank("send", "dest", dest, self.size)
+        self._note("send", x.nbytes, x)
+        return Done(None)
+
+    def irecv(self, out: Array, source: int, tag: int = 0) -> Work[Array]:  # noqa: ARG002 (nobody sends)
+        """Post :meth:`recv`: ``out`` stays as it is. Point to point."""
+        arguments.check_array("recv", "out", out)
+        arguments.check_rank("recv", "source", source, self.size)
+        self._note("recv", 0, out)
+        return Done(out)
+
+    def ibarrier(self) -> Work[None]:
+        """Post :meth:`barrier`. Collective over the group."""
+        self._note("barrier", 0)
+        return Done(None)
+
+    # ---- objects and groups
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return a copy of ``value`` for every rank: all say the same. Collective over the group."""
+        data = pickle.dumps(value)
+        self.calls.append(self._call("all_gather_object", None, None, len(data), (self.size - 1) * len(data)))
+        return [pickle.loads(data)] * self.size
+
+    def split(self, color: int | None, key: int = 0) -> DryCommunicator | None:  # noqa: ARG002 (all say the same)
+        """Form a group of all ranks, which are taken to say the same color as this one; None with color None.
+
+        Collective over the group. Where ranks differ, :meth:`split_by` makes the groups that they would make.
+        """
+        if color is not None and color < 0:
+            raise ValueError(explain("split: color", got=color, expected="an integer >= 0, or None"))
+        self._note("split", 0)
+        return None if color is None else self._group(range(self.size), f"{self.name}/{color}")
+
+    def split_by(self, says: Callable[[int], tuple[int | None, int]]) -> DryCommunicator | None:
+        """Form one new group a color, as if every rank had split by what ``says`` says. Collective over the group."""
+        self._note("split", 0)
+        color, _ = says(self.rank)
+        if color is None:
+            return None
+        told = [(*says(rank), rank) for rank in range(self.size)]
+        return self._group([rank for c, _, rank in sorted(t for t in told if t[0] == color)], f"{self.name}/{color}")
+
+    def split_node(self) -> DryCommunicator:
+        """Return the group of the ``node_size`` ranks on this rank's node. Collective over the group."""
+        self._note("split_node", 0)
+        node = self._members[self.rank] // self._node_size
+        here = [rank for rank, member in enumerate(self._members) if member // self._node_size == node]
+        return self._group(here, f"{self.name}/node")
+
+    def free(self) -> None:
+        """Give back what the group holds. Collective over the group."""
+        self._note("free", 0)
+
+    # ---- shared by the verbs
+    def _group(self, ranks: Sequence[int], name: str) -> DryCommunicator:
+        group = DryCommunicator(len(ranks), ranks.index(self.rank), reproducible=self.reproducible)
+        group.name, group.calls, group._node_size = name, self.calls, self._node_size
+        group._members = tuple(self._members[rank] for rank in ranks)
+        return group
+
+    def _mine(self, dim: int, extents: Sequence[int]) -> tuple[slice, ...]:
+        start = sum(extents[: self.rank])
+        return (*(slice(None),) * dim, slice(start, start + extents[self.rank]))
+
+    def _others(self, num_bytes: int) -> int:
+        return num_bytes * (self.size - 1) // self.size
+
+    def _note(self, verb: str, sent_bytes: int, *payload: Array) -> None:
+        shape, dtype = (payload[0].shape, str(payload[0].dtype)) if payload else (None, None)
+        self.calls.append(self._call(verb, shape, dtype, sum(x.nbytes for x in payload), sent_bytes))
+
+    def _call(self, verb: str, shape: Any, dtype: str | None, payload_bytes: int, sent_bytes: int) -> Call:
+        return Call(verb, self.name, self.size, shape, dtype, payload_bytes, sent_bytes)
+
+
+def _copy(x: Array) -> Array:
+    """Return a C-ordered copy in native byte order, as the real verbs do."""
+    copy: Array = namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
+    return copy

@@ -1,0 +1,247 @@
+"""A function communicates exactly if its docstring says "Collective over" or "Point to point"."""
+
+import importlib
+import inspect
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpcdist
+from hpcdist import checkpoint, nn, parallel, train
+from hpcdist.autograd import Tensor
+from hpcdist.comm import Communicator, DeviceMesh, DryCommunicator, init_device_mesh
+from hpcdist.dtensor import Partial, Replicate, imove, move, redistribute
+
+SAYS = re.compile("collective over|point to point", re.IGNORECASE)
+RANK_FREE = ("autograd", "backends", "data", "kernels", "nn", "optim")  # the layer contract keeps comm out of these
+ONES = np.ones((4, 2), np.float32)
+
+
+def model():
+    return nn.Linear(2, 2)
+
+
+def replica(comm):
+    made = parallel.replicate(model(), comm)
+    made.module(Tensor(ONES)).sum().backward()
+    return made
+
+
+def loss(comm):
+    return parallel.replicate(model(), comm).module(Tensor(ONES)).sum()
+
+
+def mesh(comm):
+    return init_device_mesh((2, 2), ("dp", "tp"), comm)
+
+
+@train.told_once("test")
+def told():
+    return None
+
+
+# name: (what is made before, from a communicator; the call). Made things are not counted.
+def of(name, make, **calls):
+    return {f"{name}.{method}": (make, call) for method, call in calls.items()}
+
+
+COMM = of(
+    "comm.Communicator",
+    lambda comm: comm,
+    iall_reduce=lambda c: c.iall_reduce(ONES),
+    iall_gather=lambda c: c.iall_gather(ONES),
+    ireduce_scatter=lambda c: c.ireduce_scatter(ONES),
+    iall_to_all=lambda c: c.iall_to_all([ONES] * 4, [(4, 2)] * 4),
+    ibroadcast=lambda c: c.ibroadcast(ONES),
+    isend=lambda c: c.isend(ONES, 1),
+    irecv=lambda c: c.irecv(ONES, 1),
+    ibarrier=lambda c: c.ibarrier(),
+    all_reduce=lambda c: c.all_reduce(ONES),
+    all_gather=lambda c: c.all_gather(ONES),
+    reduce_scatter=lambda c: c.reduce_scatter(ONES),
+    all_to_all=lambda c: c.all_to_all([ONES] * 4, [(4, 2)] * 4),
+    broadcast=lambda c: c.broadcast(ONES),
+    send=lambda c: c.send(ONES, 1),
+    recv=lambda c: c.recv(ONES.copy(), 1),
+    barrier=lambda c: c.barrier(),
+    watch=lambda c: c.watch(c),
+    poll=lambda c: c.poll(),
+    all_gather_object=lambda c: c.all_gather_object(1),
+    broadcast_object=lambda c: c.broadcast_object(1),
+    split=lambda c: c.split(0),
+    split_by=lambda c: c.split_by(lambda _: (0, 0)),
+    split_node=lambda c: c.split_node(),
+    dup=lambda c: c.dup(),
+    free=lambda c: c.free(),
+    agree=lambda c: c.agree(None),
+    agreed=lambda c: c.agreed().__enter__() or c.agree(None),
+)
+CALLS = COMM | {name.replace("comm.Communicator", "comm.DryCommunicator"): row for name, row in COMM.items()}
+CALLS |= {
+    "init": (lambda comm: comm, lambda comm: hpcdist.init(comm)),
+    "init_device_mesh": (lambda comm: comm, mesh),
+    "comm.init_device_mesh": (lambda comm: comm, mesh),
+    "comm.DeviceMesh": (lambda comm: comm, lambda comm: DeviceMesh([[0, 1], [2, 3]], comm=comm)),
+    "comm.DryCommunicator": (lambda comm: comm, lambda _: DryCommunicator(4)),
+    "dtensor.move": (lambda comm: comm, lambda comm: move(ONES, Partial(), Replicate(), comm, (4, 2))),
+    "dtensor.imove": (lambda comm: comm, lambda comm: imove(ONES, Partial(), Replicate(), comm, (4, 2))),
+    "dtensor.redistribute": (
+        lambda comm: comm,
+        lambda comm: redistribute(Tensor(ONES), Partial(), Replicate(), comm, (4, 2)),
+    ),
+    "parallel.replicate": (lambda comm: comm, lambda comm: parallel.replicate(model(), comm)),
+    "parallel.Replica.reduce": (loss, lambda made: made.backward()),  # calls it
+    "train.told_once": (lambda comm: comm, lambda _: told()),
+}
+CALLS |= of(
+    "comm.DeviceMesh",
+    mesh,
+    size=lambda m: m.size(),
+    get_rank=lambda m: m.get_rank(),
+    get_coordinate=lambda m: m.get_coordinate(),
+    get_local_rank=lambda m: m.get_local_rank("dp"),
+    get_group=lambda m: m.get_group("dp"),
+    get_all_groups=lambda m: m.get_all_groups(),
+    flatten=lambda m: m.flatten("all"),
+    __getitem__=lambda m: m["dp"],
+    __repr__=repr,
+    __eq__=lambda m: m == m,
+    __hash__=hash,
+)
+CALLS |= of(
+    "parallel.Replica",
+    replica,
+    gather=lambda r: r.gather(r._units[0]),
+    home=lambda r: (r.module.zero_grad(), r.home(r._units[0], 0)),
+    finish=lambda r: r.finish(),
+    set_requires_gradient_sync=lambda r: r.set_requires_gradient_sync(False),
+    no_sync=lambda r: r.no_sync().__enter__(),
+    set_gradient_divide_factor=lambda r: r.set_gradient_divide_factor(2),
+)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Calls that need a folder, with whether they communicate."""
+    monkeypatch.chdir(tmp_path)
+    checkpoint.save(tmp_path, {"x": ONES}, step=1)
+    return {
+        "checkpoint.save": lambda comm: checkpoint.save(tmp_path, {"x": ONES}, step=2, comm=comm),
+        "checkpoint.load": lambda _: checkpoint.load(tmp_path),
+        "checkpoint.verify": lambda _: checkpoint.verify(tmp_path, 1),
+        "checkpoint.latest": lambda _: checkpoint.latest(tmp_path),
+        "checkpoint.steps": lambda _: checkpoint.steps(tmp_path),
+        "train.open_folder": lambda comm: train.open_folder(tmp_path / "new", comm, name="job"),
+        "train.parse_options": lambda comm: train.parse_options(Options, comm, []),
+    }
+
+
+@dataclass
+class Options:
+    rate: float = train.option(1.0, "a rate")
+
+
+FILES = (
+    "checkpoint.save",
+    "checkpoint.load",
+    "checkpoint.verify",
+    "checkpoint.latest",
+    "checkpoint.steps",
+    "train.open_folder",
+    "train.parse_options",
+)
+EXCLUDED = {
+    "comm.Communicator": "has no constructor of its own",
+    "comm.LocalCommunicator": "the same verbs for real, and tested as such in tests/comm_suite.py",
+    "comm.Work": "waits for what a verb posted",
+    "comm.get_default": "makes the process's own group; what it calls, init, is here",
+    "elastic": "starts processes; has no communicator before the job has",
+    "parallel.Replica": "made by replicate",
+    "train.Loop": "its three methods are verbs on real data: tests/e2e runs them",
+    "train.Strategy": "a protocol",
+    "dtensor": "placements and the arithmetic of layouts hold no communicator",
+    "train": "curves, metrics, progress and state hold no communicator",
+}
+HOLDERS = ("comm", "dtensor", "parallel", "checkpoint", "train", "elastic")
+
+
+def public():
+    """Yield (name, callable, its documentation) of everything public that could reach a communicator."""
+    for name in ("init", "init_device_mesh"):
+        yield name, getattr(hpcdist, name)
+    for package in HOLDERS:
+        module = importlib.import_module(f"hpcdist.{package}")
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if inspect.isclass(thing) and issubclass(thing, BaseException | str):
+                continue
+            if callable(thing):
+                yield f"{package}.{name}", thing
+            if inspect.isclass(thing):
+                yield from ((f"{package}.{name}.{m}", f) for m, f in methods(thing))
+
+
+def methods(kind):
+    for name, function in inspect.getmembers(kind, inspect.isfunction):
+        special = name in ("__getitem__", "__repr__", "__eq__", "__hash__") and kind is DeviceMesh
+        if (not name.startswith("_") or special) and function.__module__.startswith("hpcdist"):
+            yield name, function
+
+
+def says(name):
+    return bool(SAYS.search(inspect.getdoc(dict(public())[name]) or ""))
+
+
+def is_excluded(name):
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in EXCLUDED for n in range(1, len(parts) + 1))
+
+
+def counted(comm, call, *args):
+    before = len(comm.calls)
+    call(*args)
+    return len(comm.calls) - before
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_call_communicates_exactly_if_its_docstring_says_so(name, monkeypatch):
+    monkeypatch.setattr("hpcdist.comm.init._default", None)
+    comm = DryCommunicator(4, 2)
+    make, call = CALLS[name]
+    made = make(comm)
+    assert (counted(comm, call, made) > 0) is says(name)
+
+
+def test_the_same_of_calls_that_need_a_folder(files):
+    assert tuple(files) == FILES
+    for name, call in files.items():
+        comm = DryCommunicator(4, 0)
+        assert (counted(comm, call, comm) > 0) is says(name), name
+
+
+def test_every_public_callable_is_called_here_or_excluded_for_a_reason():
+    missing = [name for name, _ in public() if name not in {*CALLS, *FILES} and not is_excluded(name)]
+    assert missing == []
+    names = {name for name, _ in public()}
+    assert {*CALLS, *FILES} <= names
+    # the broad exclusions are only for what says that it does not communicate
+    for name in names - {*CALLS, *FILES}:
+        broad = not any(name == e or name.startswith(f"{e}.") for e in EXCLUDED if "." in e)
+        assert not (broad and says(name)), name
+
+
+def test_packages_below_ranks_never_say_so():
+    folder = Path(hpcdist.__file__).parent
+    files = [path for package in RANK_FREE for path in (folder / package).rglob("*.py")]
+    assert len(files) > 50
+    assert [str(path) for path in files if SAYS.search(path.read_text())] == []
+
+
+def test_the_rule_has_teeth():
+    """A docstring that says nothing is found out, and one that promises too much."""
+    assert {name for name in CALLS if says(name)} >= {"init", "parallel.replicate", "comm.Communicator.dup"}
+    assert not says("comm.Communicator.poll")
+    assert issubclass(DryCommunicator, Communicator)
