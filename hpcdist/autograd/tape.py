@@ -107,7 +107,9 @@ def apply(op: Op, *inputs: Any, **attrs: Any) -> Any:
     try:
         outputs, saved = op.forward(*arrays, recording=recording, **attrs) if op.plans else op.forward(*arrays, **attrs)
     except (ValueError, TypeError, IndexError) as error:
-        raise type(error)(_describe(op, arrays, attrs, error)) from error
+        # not its own type: some of NumPy's take other arguments
+        kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
+        raise kind(_describe(op, arrays, attrs, error)) from error
     many = isinstance(outputs, tuple)
     results = outputs if many else (outputs,)
     if not recording:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hpcdist.autograd import Tensor, apply, ops, random
 from hpcdist.errors import explain
 
@@ -134,4 +136,6 @@ def linear_cross_entropy(
 
 
 def _plain(indices: Any) -> Any:
-    return indices if hasattr(type(indices), "requires_grad") else Tensor(indices)
+    if hasattr(type(indices), "requires_grad"):
+        return indices
+    return Tensor(indices if hasattr(indices, "dtype") else np.asarray(indices))

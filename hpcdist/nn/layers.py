@@ -27,6 +27,8 @@ class ModuleList(Module):
 
     def append(self, module: Module) -> None:
         """Add a module at the end."""
+        if not isinstance(module, Module):
+            raise TypeError(explain(f"{type(self).__name__}: an item", got=type(module).__name__, expected="a module"))
         self.children[str(len(self.children))] = module
 
     def __iter__(self) -> Iterator[Module]:

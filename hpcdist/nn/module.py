@@ -56,15 +56,45 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if "slots" not in self.__dict__:
             raise AttributeError(explain(f"{type(self).__name__}.{name}", do="call super().__init__() first"))
-        tables: tuple[dict[str, Any], ...] = (self.slots, self.buffers, self.children, self.__dict__)
-        for table in tables:
+        self._check_name(name, value)
+        if name in self.buffers and (_is_tensor(value) or hasattr(value, "dtype")):
+            self.buffers[name] = value.detach() if _is_tensor(value) else Tensor(value)
+            return
+        for table in self._tables():
             table.pop(name, None)
         if isinstance(value, Module):
             self.children[name] = value
-        elif _is_tensor(value):
+        elif _is_tensor(value) and getattr(value, "is_leaf", True):
             self.slots[name] = value
         else:
             self.__dict__[name] = value
+
+    def _check_name(self, name: str, value: Any) -> None:
+        """Refuse what would break this module, or silently take a parameter out of it."""
+        belongs = isinstance(value, Module) or _is_tensor(value)
+        if belongs and (name in Module.__annotations__ or hasattr(type(self), name)):
+            raise AttributeError(
+                explain(f"{type(self).__name__}.{name}", got="a name that modules use", do="choose another name")
+            )
+        if name in self.slots and not belongs and value is not None:
+            raise TypeError(
+                explain(
+                    f"{type(self).__name__}.{name}: a parameter",
+                    got=type(value).__name__,
+                    expected="a tensor, or None",
+                    do="wrap it: nn.Parameter(x), or write into .data",
+                )
+            )
+
+    def _tables(self) -> tuple[dict[str, Any], ...]:
+        return self.slots, self.buffers, self.children, self.__dict__
+
+    def __delattr__(self, name: str) -> None:
+        for table in self._tables():
+            if name in table:
+                del table[name]
+                return
+        super().__delattr__(name)
 
     def __getattr__(self, name: str) -> Any:
         for table in ("slots", "children", "buffers"):
@@ -74,7 +104,9 @@ class Module:
         raise AttributeError(f"{type(self).__name__} has no parameter, module, buffer or attribute {name!r}")
 
     def register_buffer(self, name: str, value: Array) -> None:
-        """Keep an array that is saved with the module and not trained."""
+        """Keep an array that is saved with the module and not trained; assigning to ``name`` later replaces it."""
+        if name not in self.buffers and hasattr(self, name):
+            raise ValueError(explain(f"register_buffer: {name!r} is an attribute already", do="choose another name"))
         self.buffers[name] = Tensor(value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -184,15 +216,22 @@ class Module:
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Say whether the parameters are trained."""
-        for parameter in self.parameters():
+        for name, parameter in self.named_parameters():
+            if requires_grad and parameter.dtype.kind not in "fcV":
+                raise TypeError(explain(f"requires_grad_: {name}", got=parameter.dtype, expected="a floating dtype"))
             parameter.requires_grad = requires_grad
         return self
 
     def to(self, dtype: Any) -> Self:
-        """Cast floating parameters and buffers."""
-        for _, tensor in (*self.named_parameters(), *self.named_buffers()):
-            if tensor.data.dtype.kind in "fV":
+        """Cast floating parameters, their gradients, and buffers to a floating dtype."""
+        if np.dtype(dtype).kind not in "fV":
+            raise TypeError(explain("Module.to", got=dtype, expected="a floating dtype"))
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            if tensor.home is not None and tensor.dtype != dtype:
+                raise ValueError(explain(f"Module.to: {name} is replicated", do="cast the module before"))
+            if tensor.dtype.kind in "fV":
                 tensor.data = tensor.data.astype(dtype)
+                tensor.grad = None if tensor.grad is None else tensor.grad.astype(dtype)
         return self
 
     def __repr__(self) -> str:

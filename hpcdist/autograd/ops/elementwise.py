@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,8 @@ def NEG(into: Any, grads: Any, saved: Any) -> None:
 @row(unary_signature)
 def pow(a: Array, *, exponent: float) -> tuple[Array, tuple[Array]]:
     """Return ``a ** exponent`` for a number ``exponent``."""
+    if not isinstance(exponent, numbers.Number):
+        raise TypeError(f"expected a number as exponent, not {type(exponent).__name__}")
     return a**exponent, (a,)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
@@ -16,11 +18,11 @@ Dims: TypeAlias = int | tuple[int, ...] | None
 
 def reduced(ndim: int, dim: Dims) -> tuple[int, ...]:
     """Return the dimensions that ``dim`` names, counted from the front."""
-    dims = range(ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    dims = range(ndim) if dim is None else (dim,) if isinstance(dim, (int, np.integer)) else dim
     for d in dims:
         if not -ndim <= d < ndim:
             raise ValueError(f"dim {d} is out of range for {ndim} dimensions")
-    return tuple(d % ndim for d in dims)
+    return tuple(int(d) % ndim for d in dims)
 
 
 def _signature(shapes: list[tuple[int, ...]], *, whole: bool, dim: Dims, keepdim: bool) -> str:

@@ -1,5 +1,8 @@
 """Modules: names, slots, hooks, state."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -174,3 +177,97 @@ def test_cross_entropy_ignores_what_it_is_told_to():
     assert loss.item() == pytest.approx(np.log(2))
     loss.backward()
     np.testing.assert_allclose(logits.grad, [[-0.25, 0.25], [0, 0], [0.25, -0.25]])
+
+
+def test_attributes_of_all_kinds_can_be_deleted():
+    net = Net()
+    for name in ("scale", "count", "rest", "note"):
+        delattr(net, name)
+        assert not hasattr(net, name)
+    assert list(net.state_dict()) == NAMES[1:3]
+    with pytest.raises(AttributeError):
+        del net.scale
+
+
+@pytest.mark.parametrize("value", [np.full(2, 5.0), Tensor(np.full(2, 5.0)), Tensor(np.full(2, 2.5), True) * 2])
+def test_what_is_assigned_to_a_buffer_stays_one(value):
+    net = Net()
+    net.count = value
+    np.testing.assert_array_equal(net.state_dict()["count"], [5, 5])
+    assert not net.count.requires_grad
+    assert [n for n, _ in net.named_parameters()] == NAMES
+
+
+def test_a_parameter_is_not_lost_by_assigning_an_array():
+    net = Net()
+    with pytest.raises(TypeError, match=r"Net\.scale"):
+        net.scale = np.ones(4, np.float32)
+    assert "scale" in net.state_dict()
+    net.scale = None
+    assert "scale" not in net.state_dict()
+
+
+def test_what_was_computed_does_not_become_a_parameter():
+    net = Net()
+    net.kept = net(Tensor(np.ones((1, 3), np.float32)))
+    assert list(net.state_dict()) == [*NAMES, "count"]
+
+
+@pytest.mark.parametrize("name", ["pre", "post", "children", "slots", "training", "forward", "to"])
+def test_modules_do_not_hide_behind_names_that_modules_use(name):
+    with pytest.raises(AttributeError, match=name):
+        setattr(Net(), name, nn.Linear(1, 1))
+
+
+def test_a_buffer_does_not_take_the_name_of_something_else():
+    net = Net()
+    for name in ("scale", "first", "note", "forward"):
+        with pytest.raises(ValueError, match=name):
+            net.register_buffer(name, np.zeros(1))
+    net.register_buffer("count", np.ones(3))
+    assert net.count.shape == (3,)
+
+
+def test_containers_hold_modules_only():
+    for wrong in (lambda x: x, [nn.Linear(1, 1)]):
+        with pytest.raises(TypeError, match="a module"):
+            nn.Sequential(wrong)
+
+
+def test_a_cast_takes_gradients_along_and_goes_to_floating_dtypes_only():
+    layer = nn.Linear(2, 3)
+    layer(Tensor(np.ones((1, 2), np.float32))).sum().backward()
+    layer.to(np.float64)
+    assert layer.weight.grad.dtype == np.float64
+    layer(Tensor(np.ones((1, 2)))).sum().backward()
+    np.testing.assert_array_equal(layer.weight.grad, np.full((3, 2), 2.0))
+    layer.weight.home = layer.weight.grad
+    for dtype, kind in ((np.int32, TypeError), (np.float32, ValueError)):
+        with pytest.raises(kind, match=r"Module\.to"):
+            layer.to(dtype)
+    assert layer.weight.dtype == np.float64
+
+
+def test_integers_are_not_trained():
+    net = nn.Module()
+    net.table = nn.Parameter(np.arange(3), requires_grad=False)
+    with pytest.raises(TypeError, match="table"):
+        net.requires_grad_()
+    net.requires_grad_(False)
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "swiglu"])
+def test_models_are_copied_and_pickled(activation):
+    config = nn.GPTConfig(vocab_size=5, seq=4, num_layers=1, num_heads=1, width=4, activation=activation)
+    model, tokens = nn.GPT(config), np.array([[1, 2, 3]])
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        np.testing.assert_array_equal(twin(tokens).data, model(tokens).data)
+        twin.wte.weight.data[...] = 0
+    assert model.wte.weight.data.any()
+
+
+def test_indices_may_be_lists():
+    table = nn.Embedding(3, 2)
+    np.testing.assert_array_equal(table([2, 0]).data, table.weight.data[[2, 0]])
+    logits = Tensor(np.zeros((2, 3)))
+    assert nn.functional.cross_entropy(logits, [0, 2]).item() == pytest.approx(np.log(3))
