@@ -7,9 +7,6 @@ import pytest
 
 from hpcdist.autograd import OPS, Tensor, apply, backward, check_vjp
 from hpcdist.backends import flags
-from unit.autograd import cases_numeric
-
-AREAS = [cases_numeric]
 
 
 def normal(*shape, seed=0):
@@ -75,29 +72,19 @@ CASES = [
     ("embedding", (np.array([[1, 2, 1], [0, 0, 4]]), normal(5, 3)), {}),
     ("dropout", (normal(30, 4),), {"p": 0.3, "key": (1, 2, 3, 4)}),
 ]
-CASES += [case for area in AREAS for case in area.CASES]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 
 
 def cast(arrays, dtype):
-    return [
-        a.astype(dtype) if a.dtype.kind == "f" else a.astype(np.result_type(dtype, "F")) if a.dtype.kind == "c" else a
-        for a in arrays
-    ]
-
-
-def cotangent(t):
-    parts = normal(2, *t.shape, seed=9)
-    return (parts[0] + 1j * parts[1] if t.dtype.kind == "c" else parts[0]).astype(t.dtype)
+    return [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays]
 
 
 def run(name, arrays, attrs):
     """Return outputs and input gradients of sum(outputs * fixed numbers), as flat lists."""
-    leaves = [Tensor(a, requires_grad=a.dtype.kind in "fc") for a in arrays]
+    leaves = [Tensor(a, requires_grad=a.dtype.kind == "f") for a in arrays]
     results = apply(OPS[name], *leaves, **attrs)
     results = results if isinstance(results, tuple) else (results,)
-    differentiable = [t for t in results if t.requires_grad]
-    backward(differentiable, [cotangent(t) for t in differentiable])
+    backward(results, [normal(*t.shape, seed=9).astype(t.dtype) for t in results])
     return [t.data for t in results], [leaf.grad for leaf in leaves if leaf.requires_grad]
 
 
@@ -119,8 +106,7 @@ def test_float32_stays_float32_and_agrees_with_float64(name, arrays, attrs, off)
     outputs, grads = run(name, cast(arrays, np.float64), {k: v for k, v in attrs.items() if k != "dtype"} or attrs)
     with flags.kernels(off=off):
         outputs32, grads32 = run(name, cast(arrays, np.float32), attrs)
-    single = {"f": np.float32, "c": np.complex64, "i": np.int64}
-    assert [a.dtype for a in outputs32 + grads32] == [single[a.dtype.kind] for a in outputs + grads]
+    assert {a.dtype for a in outputs32 + grads32} == {np.dtype(np.float32)}
     for a, b in zip(outputs32 + grads32, outputs + grads, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
@@ -172,7 +158,7 @@ def test_letters_of_the_signature_may_be_cut(name, arrays, attrs):
             if name == "dropout":
                 index = np.arange(arrays[0].size).reshape(arrays[0].shape)
                 attrs = {**attrs, "index": cut(index, ins[0].index(letter), start, stop)}
-            if name in ("reshape", "broadcast_to"):
+            if name == "reshape":
                 where = groups(outside)[0].index(letter)
                 shape = list(whole[0].shape)
                 shape[where] = stop - start
@@ -190,7 +176,7 @@ def test_linear_operations_are_linear(name, arrays, attrs):
     op = OPS[name]
     if not op.linear:
         return
-    floats = [i for i, a in enumerate(arrays) if a.dtype.kind in "fc"]
+    floats = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
 
     def value(inputs):
         result = apply(op, *map(Tensor, inputs), **attrs)
@@ -243,7 +229,6 @@ def test_linear_operations_are_linear(name, arrays, attrs):
         ("split", (normal(2, 3),), {"sizes": (1, 1), "dim": 1}, "do not add up to 3"),
         ("matmul", (normal(3), normal(3, 2)), {}, "expected matrices"),
         ("mean", (np.empty((0, 2)),), {"dim": 0, "keepdim": False}, "no elements"),
-        *[error for area in AREAS for error in area.ERRORS],
     ],
 )
 def test_errors_name_the_operation_and_the_shapes(name, arrays, attrs, words):
