@@ -14,7 +14,8 @@ from hpcdist.kernels.erf import erf as erf_values
 from hpcdist.kernels.precision import add_up
 
 __all__ = [
-    "ADD", "CAST", "DIV", "ERF", "EXP", "LOG", "MUL", "NEG", "POW", "RELU", "SIGMOID", "SQRT", "SUB", "TANH", "WHERE",
+    "ABS", "ADD", "CAST", "COS", "DIV", "ERF", "EXP", "LOG", "MUL", "NEG", "POW", "RELU", "SIGMOID", "SIN", "SQRT",
+    "SUB", "TANH", "WHERE",
 ]  # fmt: skip
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -54,10 +55,15 @@ def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
     return add_up(g, (*range(lead), *stretched), keepdims=True).reshape(shape)
 
 
+def real_if(g: Array, dtype: np.dtype[Any]) -> Array:
+    """Return ``g``, or its real part where it is the gradient of real values."""
+    return g.real if g.dtype.kind == "c" and dtype.kind != "c" else g
+
+
 def give(into: Into | None, value: Any) -> None:
     """Hand over the gradient ``value()`` of a broadcast operand, if it is wanted."""
     if into is not None:
-        into.give(sum_to(value(), into.shape))
+        into.give(real_if(sum_to(value(), into.shape), into.dtype))
 
 
 @row(broadcast_signature, linear="joint")
@@ -156,6 +162,8 @@ def _sigmoid(xp: Any, a: Array) -> Any:
 
 EXP = _unary("exp", lambda xp, a: xp.exp(a), lambda xp, y: y, keeps="value")
 LOG = _unary("log", lambda xp, a: xp.log(a), lambda xp, a: 1 / a, keeps="argument")
+SIN = _unary("sin", lambda xp, a: xp.sin(a), lambda xp, a: xp.cos(a), keeps="argument")
+COS = _unary("cos", lambda xp, a: xp.cos(a), lambda xp, a: -xp.sin(a), keeps="argument")
 SQRT = _unary("sqrt", lambda xp, a: xp.sqrt(a), lambda xp, y: 0.5 / y, keeps="value")
 TANH = _unary("tanh", lambda xp, a: xp.tanh(a), lambda xp, y: 1 - y * y, keeps="value")
 SIGMOID = _unary("sigmoid", _sigmoid, lambda xp, y: y * (1 - y), keeps="value")
@@ -166,6 +174,17 @@ ERF = _unary(
     lambda xp, a: (2 / np.pi**0.5) * xp.exp(-a * a),
     keeps="argument",
 )
+
+
+@row(unary_signature)
+def _abs(a: Array) -> tuple[Array, tuple[Array]]:
+    """Return the magnitude of each element; its gradient is 0 at 0."""
+    return abs(a), (a,)
+
+
+@_abs
+def ABS(into: Any, grads: Any, saved: Any) -> None:
+    into[0].give(grads[0] * namespace(saved[0]).sign(saved[0]))
 
 
 @row(broadcast_signature)

@@ -11,7 +11,7 @@ from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
 from hpcdist.kernels.precision import add_up, wide
 
-__all__ = ["MEAN", "SUM"]
+__all__ = ["CUMSUM", "MEAN", "SUM"]
 
 Dims: TypeAlias = int | tuple[int, ...] | None
 
@@ -25,14 +25,15 @@ def reduced(ndim: int, dim: Dims) -> tuple[int, ...]:
     return tuple(int(d) % ndim for d in dims)
 
 
-def _signature(shapes: list[tuple[int, ...]], *, whole: bool, dim: Dims, keepdim: bool) -> str:
+def reduction_signature(shapes: list[tuple[int, ...]], *, whole: bool, dim: Dims, keepdim: bool) -> str:
+    """Dimensions along ``dim`` vanish, or get an extent of one; ``whole``: no rank may hold a part of them."""
     names, gone = LETTERS[: len(shapes[0])], reduced(len(shapes[0]), dim)
     inside = "".join(f"[{n}]" if whole and i in gone else n for i, n in enumerate(names))
     outside = "".join("1" if i in gone else n for i, n in enumerate(names) if keepdim or i not in gone)
     return f"{inside}->{outside}"
 
 
-def _spread(g: Array, shape: tuple[int, ...], dim: Dims) -> Array:
+def spread(g: Array, shape: tuple[int, ...], dim: Dims) -> Array:
     """Stretch the gradient of a reduction back to ``shape``."""
     gone = reduced(len(shape), dim)
     kept = tuple(1 if i in gone else n for i, n in enumerate(shape))
@@ -40,7 +41,7 @@ def _spread(g: Array, shape: tuple[int, ...], dim: Dims) -> Array:
     return spread
 
 
-@row(lambda shapes, **attrs: _signature(shapes, whole=False, **attrs), linear="joint")
+@row(lambda shapes, **attrs: reduction_signature(shapes, whole=False, **attrs), linear="joint")
 def sum(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
     """Add up the elements along ``dim``."""
     return namespace(a).asarray(add_up(a, reduced(a.ndim, dim), keepdims=keepdim)), ()
@@ -48,11 +49,11 @@ def sum(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
 
 @sum
 def SUM(into: Any, grads: Any, saved: Any, dim: Dims, keepdim: bool) -> None:
-    into[0].give(_spread(grads[0], into[0].shape, dim))
+    into[0].give(spread(grads[0], into[0].shape, dim))
 
 
 # the average over a cut dimension is not a sum of local averages: shards may be uneven
-@row(lambda shapes, **attrs: _signature(shapes, whole=True, **attrs), linear="joint")
+@row(lambda shapes, **attrs: reduction_signature(shapes, whole=True, **attrs), linear="joint")
 def mean(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
     """Average the elements along ``dim``."""
     gone = reduced(a.ndim, dim)
@@ -68,4 +69,24 @@ def MEAN(into: Any, grads: Any, saved: Any, dim: Dims, keepdim: bool) -> None:
     count = 1
     for d in reduced(len(into[0].shape), dim):
         count *= into[0].shape[d]
-    into[0].give(_spread(grads[0] / grads[0].dtype.type(count), into[0].shape, dim))
+    into[0].give(spread(grads[0] / grads[0].dtype.type(count), into[0].shape, dim))
+
+
+def _cumsum_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
+    (along,) = reduced(len(shapes[0]), dim)
+    names = "".join(f"[{n}]" if i == along else n for i, n in enumerate(LETTERS[: len(shapes[0])]))
+    return f"{names}->{names}"
+
+
+@row(_cumsum_signature, linear="joint")
+def cumsum(a: Array, *, dim: int) -> tuple[Array, tuple[()]]:
+    """Add up the elements along ``dim`` as far as each."""
+    reduced(a.ndim, dim)
+    total = wide(a).cumsum(axis=dim)
+    return total if a.dtype.kind in "biu" else total.astype(a.dtype, copy=False), ()
+
+
+@cumsum
+def CUMSUM(into: Any, grads: Any, saved: Any, dim: int) -> None:
+    flip = namespace(grads[0]).flip
+    into[0].give(flip(wide(flip(grads[0], dim)).cumsum(axis=dim), dim))

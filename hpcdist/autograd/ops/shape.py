@@ -8,9 +8,9 @@ import numpy as np
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
-from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.autograd.ops.elementwise import LETTERS, sum_to
 
-__all__ = ["CAT", "GETITEM", "PUT", "RESHAPE", "SPLIT", "TRANSPOSE"]
+__all__ = ["BROADCAST_TO", "CAT", "GETITEM", "PUT", "RESHAPE", "SPLIT", "STACK", "TRANSPOSE"]
 
 
 def _whole(names: str) -> str:
@@ -102,7 +102,7 @@ def _is_basic(index: Any) -> bool:
     return all(p is None or p is Ellipsis or (isinstance(p, (int, slice)) and not isinstance(p, bool)) for p in parts)
 
 
-def _along(shapes: list[tuple[int, ...]], dim: int, inputs: int, outputs: int) -> str:
+def along_signature(shapes: list[tuple[int, ...]], dim: int, inputs: int, outputs: int) -> str:
     """One group of letters for all; ``dim`` must be whole and differs from group to group."""
     ndim = len(shapes[0])
     group = [LETTERS[i] for i in range(ndim)]
@@ -114,7 +114,7 @@ def _along(shapes: list[tuple[int, ...]], dim: int, inputs: int, outputs: int) -
     return ",".join(one() for _ in range(inputs)) + "->" + ",".join(one() for _ in range(outputs))
 
 
-@row(lambda shapes, dim: _along(shapes, dim, len(shapes), 1), linear="joint")
+@row(lambda shapes, dim: along_signature(shapes, dim, len(shapes), 1), linear="joint")
 def cat(*arrays: Array, dim: int) -> tuple[Array, tuple[list[int]]]:
     """Join arrays along ``dim``."""
     return namespace(*arrays).concatenate(arrays, axis=dim), ([a.shape[dim] for a in arrays],)
@@ -135,7 +135,7 @@ def _cut(a: Array, dim: int, start: int, stop: int) -> Array:
     return a[tuple(index)]
 
 
-@row(lambda shapes, sizes, dim: _along(shapes, dim, 1, len(sizes)), linear="joint")
+@row(lambda shapes, sizes, dim: along_signature(shapes, dim, 1, len(sizes)), linear="joint")
 def split(a: Array, *, sizes: tuple[int, ...], dim: int) -> tuple[tuple[Array, ...], tuple[()]]:
     """Cut ``a`` into views of the given sizes along ``dim``."""
     if sum(sizes) != a.shape[dim] or min(sizes, default=0) < 0:
@@ -157,3 +157,42 @@ def SPLIT(into: Any, grads: Any, saved: Any, sizes: tuple[int, ...], dim: int) -
         else:
             part[...] = g
         start += n
+
+
+def _stack_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
+    names = LETTERS[: len(shapes[0])]
+    place = dim % (len(names) + 1)
+    return f"{','.join([names] * len(shapes))}->{names[:place]}[z]{names[place:]}"
+
+
+@row(_stack_signature, linear="joint")
+def stack(*arrays: Array, dim: int) -> tuple[Array, tuple[()]]:
+    """Join arrays of one shape along a new dimension."""
+    return namespace(*arrays).stack(arrays, axis=dim), ()
+
+
+@stack
+def STACK(into: Any, grads: Any, saved: Any, dim: int) -> None:
+    parts = namespace(grads[0]).moveaxis(grads[0], dim, 0)
+    for target, part in zip(into, parts, strict=True):
+        if target is not None:
+            target.give(part)
+
+
+def _broadcast_signature(shapes: list[tuple[int, ...]], *, shape: tuple[int, ...]) -> str:
+    """Dimensions that are stretched, or new, are whole: each rank would make all of them."""
+    new = len(shape) - len(shapes[0])
+    stretched = [i < new or shapes[0][i - new] != n for i, n in enumerate(shape)]
+    inside = "".join("1" if s else n for s, n in zip(stretched[new:], LETTERS[new:], strict=False))
+    return f"{inside}->{''.join(f'[{n}]' if s else n for s, n in zip(stretched, LETTERS, strict=False))}"
+
+
+@row(_broadcast_signature, linear="joint")
+def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> tuple[Array, tuple[()]]:
+    """Return a view of ``a`` in which dimensions of extent one are stretched, and new ones put in front."""
+    return namespace(a).broadcast_to(a, shape), ()
+
+
+@broadcast_to
+def BROADCAST_TO(into: Any, grads: Any, saved: Any, shape: tuple[int, ...]) -> None:
+    into[0].give(sum_to(grads[0], into[0].shape))

@@ -4,9 +4,12 @@ import re
 
 import numpy as np
 import pytest
+from unit.autograd import cases_numeric
 
 from hpcdist.autograd import OPS, Tensor, apply, backward, check_vjp
 from hpcdist.backends import flags
+
+AREAS = [cases_numeric]
 
 
 def normal(*shape, seed=0):
@@ -72,19 +75,28 @@ CASES = [
     ("embedding", (np.array([[1, 2, 1], [0, 0, 4]]), normal(5, 3)), {}),
     ("dropout", (normal(30, 4),), {"p": 0.3, "key": (1, 2, 3, 4)}),
 ]
+CASES += [case for area in AREAS for case in area.CASES]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]
 
 
 def cast(arrays, dtype):
-    return [a.astype(dtype) if a.dtype.kind == "f" else a for a in arrays]
+    kinds = {"f": dtype, "c": np.result_type(dtype, "F")}
+    return [a.astype(kinds.get(a.dtype.kind, a.dtype)) for a in arrays]
+
+
+def draw(like, seed):
+    """Return random numbers of the shape and dtype of ``like``."""
+    parts = normal(2, *like.shape, seed=seed)
+    return (parts[0] + 1j * parts[1] if like.dtype.kind == "c" else parts[0]).astype(like.dtype)
 
 
 def run(name, arrays, attrs):
     """Return outputs and input gradients of sum(outputs * fixed numbers), as flat lists."""
-    leaves = [Tensor(a, requires_grad=a.dtype.kind == "f") for a in arrays]
+    leaves = [Tensor(a, requires_grad=a.dtype.kind in "fc") for a in arrays]
     results = apply(OPS[name], *leaves, **attrs)
     results = results if isinstance(results, tuple) else (results,)
-    backward(results, [normal(*t.shape, seed=9).astype(t.dtype) for t in results])
+    differentiable = [t for t in results if t.requires_grad]
+    backward(differentiable, [draw(t, 9) for t in differentiable])
     return [t.data for t in results], [leaf.grad for leaf in leaves if leaf.requires_grad]
 
 
@@ -106,7 +118,8 @@ def test_float32_stays_float32_and_agrees_with_float64(name, arrays, attrs, off)
     outputs, grads = run(name, cast(arrays, np.float64), {k: v for k, v in attrs.items() if k != "dtype"} or attrs)
     with flags.kernels(off=off):
         outputs32, grads32 = run(name, cast(arrays, np.float32), attrs)
-    assert {a.dtype for a in outputs32 + grads32} == {np.dtype(np.float32)}
+    single = {"f": np.float32, "c": np.complex64, "i": np.int64}
+    assert [a.dtype for a in outputs32 + grads32] == [single[a.dtype.kind] for a in outputs + grads]
     for a, b in zip(outputs32 + grads32, outputs + grads, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
@@ -158,7 +171,7 @@ def test_letters_of_the_signature_may_be_cut(name, arrays, attrs):
             if name == "dropout":
                 index = np.arange(arrays[0].size).reshape(arrays[0].shape)
                 attrs = {**attrs, "index": cut(index, ins[0].index(letter), start, stop)}
-            if name == "reshape":
+            if name in ("reshape", "broadcast_to"):
                 where = groups(outside)[0].index(letter)
                 shape = list(whole[0].shape)
                 shape[where] = stop - start
@@ -176,14 +189,14 @@ def test_linear_operations_are_linear(name, arrays, attrs):
     op = OPS[name]
     if not op.linear:
         return
-    floats = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
+    floats = [i for i, a in enumerate(arrays) if a.dtype.kind in "fc"]
 
     def value(inputs):
         result = apply(op, *map(Tensor, inputs), **attrs)
         return [t.data for t in (result if isinstance(result, tuple) else (result,))]
 
     for chosen in [floats] if op.linear == "joint" else [[i] for i in floats]:
-        other = [normal(*a.shape, seed=5) if i in chosen else a for i, a in enumerate(arrays)]
+        other = [draw(a, 5) if i in chosen else a for i, a in enumerate(arrays)]
         both = [a + 2 * b if i in chosen else a for i, (a, b) in enumerate(zip(arrays, other, strict=True))]
         for x, y, z in zip(value(arrays), value(other), value(both), strict=True):
             np.testing.assert_allclose(z, x + 2 * y, rtol=1e-10, atol=1e-10)
@@ -229,6 +242,7 @@ def test_linear_operations_are_linear(name, arrays, attrs):
         ("split", (normal(2, 3),), {"sizes": (1, 1), "dim": 1}, "do not add up to 3"),
         ("matmul", (normal(3), normal(3, 2)), {}, "expected matrices"),
         ("mean", (np.empty((0, 2)),), {"dim": 0, "keepdim": False}, "no elements"),
+        *[error for area in AREAS for error in area.ERRORS],
     ],
 )
 def test_errors_name_the_operation_and_the_shapes(name, arrays, attrs, words):
