@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -14,8 +12,9 @@ import numba
 import numpy as np
 from numba.np.ufunc.parallel import threading_layer
 
-from hpcdist.backends import blas, cpu
+from hpcdist.backends import cpu
 from hpcdist.errors import explain
+from hpcdist.kernels.cpu.cache import KernelCache
 
 __all__ = ["Compiled", "compiled", "fits", "inline", "single"]
 
@@ -45,8 +44,11 @@ class Compiled:
         twin, n = (self._threaded, n) if n > 1 and _may_fork(n) else (self._serial, 1)
         try:
             return twin(*args, n)
-        except ValueError:
-            raise ValueError(_misfit(self.source.__name__.lstrip("_"), args)) from None
+        except BaseException as error:
+            twin._cache.abandon()  # others may wait for what was not compiled
+            if isinstance(error, ValueError):
+                raise ValueError(_misfit(self.source.__name__.lstrip("_"), args)) from None
+            raise
 
 
 @inline
@@ -67,30 +69,12 @@ def compiled(source: Callable[..., Any]) -> Compiled:
 
 
 def _jit(source: Any, kind: str, parallel: bool) -> Any:
-    name = f"{source.__name__}_{kind}_{_DIGEST}"
+    name = f"{source.__name__}_{kind}"
     twin = FunctionType(source.__code__, source.__globals__, name, source.__defaults__, source.__closure__)
     twin.__qualname__, twin.__module__ = name, source.__module__
-    try:
-        return numba.njit(cache=True, parallel=parallel, **_OPTIONS)(twin)
-    except RuntimeError:  # there is no place to keep a cache
-        return numba.njit(parallel=parallel, **_OPTIONS)(twin)
-
-
-def _digest() -> str:
-    """Return what tells one state of the kernels' sources from another.
-
-    numba's cache finds a kernel by the name of its function and the age of its file. It knows nothing of
-    parallel=True, of functions in other files that are compiled into the kernel, or of the BLAS it calls; so
-    their digest becomes a part of the name.
-    """
-    found = blas.interface()
-    digest = hashlib.sha256(str(found and found.int_bits).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-_DIGEST = _digest()
+    dispatcher = numba.njit(parallel=parallel, **_OPTIONS)(twin)
+    dispatcher._cache = KernelCache(f"{source.__module__.rpartition('.')[2]}.{name}", source.__code__)
+    return dispatcher
 
 
 # ---------------------------------------------------------------- threads

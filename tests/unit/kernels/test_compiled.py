@@ -6,11 +6,8 @@ import sys
 import textwrap
 import threading
 
-import numba
-import numpy as np
 import pytest
 
-from hpcdist.backends import cpu
 from hpcdist.kernels.cpu import bias, compiled
 
 
@@ -46,7 +43,7 @@ TWINS = """
 
 def test_both_twins_are_cached_and_kept_apart(tmp_path):
     assert run(TWINS, tmp_path) == ["0", "1", "0", "1"]
-    assert len(list(tmp_path.rglob("*.nbi"))) == 2
+    assert len(list(tmp_path.rglob("*.kernel"))) == 2
     assert run(TWINS, tmp_path) == ["1", "0", "1", "0"]
 
 
@@ -54,7 +51,7 @@ EDITED = """
     import hashlib
     sha256 = hashlib.sha256
     hashlib.sha256 = lambda data: sha256(b"an edit of a file" + data)
-    import hpcdist.kernels.cpu.compiled
+    import hpcdist.kernels.cpu.cache
     hashlib.sha256 = sha256
 """
 
@@ -62,20 +59,6 @@ EDITED = """
 def test_cache_is_of_one_state_of_the_sources(tmp_path):
     run(TWINS, tmp_path)
     assert run(EDITED + TWINS, tmp_path) == ["0", "1", "0", "1"]
-
-
-def test_works_where_nothing_can_be_cached(monkeypatch):
-    def refuse(*args, **options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return njit(*args, **options)
-
-    njit = numba.njit
-    monkeypatch.setattr(compiled.numba, "njit", refuse)
-    kernel, out = compiled.Compiled(bias._col_sum.source), np.empty(3, np.float32)
-    monkeypatch.setattr(cpu, "num_threads", lambda: 1)
-    kernel(np.ones((4, 3), np.float32), out, np.float32(0))
-    assert (out == 4).all()
 
 
 @pytest.mark.parametrize("python_thread", ["main", "other"])
