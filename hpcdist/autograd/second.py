@@ -122,6 +122,9 @@ _function("sqrt", ~0, lambda y: 0.5 / y)
 _function("tanh", ~0, lambda y: 1 - y * y)
 _function("sigmoid", ~0, lambda y: y * (1 - y))
 _function("relu", ~0, lambda y: Tensor((y.data > 0).astype(y.dtype)))
+_function("sin", 0, lambda a: call("cos", a))
+_function("cos", 0, lambda a: -call("sin", a))
+_function("abs", 0, lambda a: Tensor(namespace(a.data).sign(a.data)))
 _function("erf", 0, lambda a: (2 / math.pi**0.5) * (-a * a).exp())
 
 
