@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "is_device", "namespace", "to_host"]
+__all__ = ["Array", "is_array", "is_device", "namespace", "to_host"]
 
 Array: TypeAlias = npt.NDArray[Any]
 """A NumPy array, or a CuPy array, which has the same methods."""
@@ -18,6 +18,11 @@ Array: TypeAlias = npt.NDArray[Any]
 def is_device(x: object) -> bool:
     """Say whether ``x`` lives on a GPU (has ``__cuda_array_interface__``)."""
     return hasattr(type(x), "__cuda_array_interface__")
+
+
+def is_array(x: object) -> bool:
+    """Say whether ``x`` is an array, of NumPy or on a GPU, and not one of NumPy's numbers."""
+    return isinstance(x, np.ndarray) or is_device(x)
 
 
 def namespace(*arrays: object) -> ModuleType:

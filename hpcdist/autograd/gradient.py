@@ -11,7 +11,7 @@ from hpcdist.array import Array
 from hpcdist.autograd.graph import gradients_with_graph
 from hpcdist.autograd.op import Op
 from hpcdist.autograd.replay import Replay
-from hpcdist.autograd.tape import apply, run, seed_of
+from hpcdist.autograd.tape import apply, paired, run, seed_of
 from hpcdist.autograd.tensor import Tensor
 from hpcdist.errors import explain
 
@@ -50,8 +50,7 @@ def grad(
     """
     roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    seeds = list(grad_outputs) if isinstance(grad_outputs, (list, tuple)) else [grad_outputs] * len(roots)
-    pairs = list(zip(roots, seeds, strict=True))
+    pairs = paired(roots, grad_outputs)
     found: tuple[Any, ...]
     if create_graph:
         started = [(root, seed if isinstance(seed, Tensor) else Tensor(seed_of(root, seed))) for root, seed in pairs]

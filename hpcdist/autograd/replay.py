@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcdist.array import Array, is_device
 from hpcdist.autograd.pool import allocator
+from hpcdist.errors import explain
 
 if TYPE_CHECKING:
     from hpcdist.autograd.tape import Node
@@ -115,7 +116,9 @@ class Replay:
             self._replay(self._nodes.pop(seq), useful)
         for root, _ in seeds:  # leaves that nothing but the seed reached
             self._finish_if_whole(root)
-        for fn in self.callbacks:
+        while self.callbacks:  # one may queue another
+            fn = next(iter(self.callbacks))
+            del self.callbacks[fn]
             fn()
 
     def gradient_of(self, wanted: Tensor) -> Array | None:
@@ -208,7 +211,7 @@ class Replay:
                     values = [v.copy() if hasattr(v, "copy") else v for v in values]
                 node.op.vjp([self._into(edge, useful) for edge in node.edges], grads, values, **node.attrs)
                 self._current = []
-        if not self.retain_graph:
+        if not self.retain_graph and (useful is None or node.seq in useful):
             node.saved = None
         self._finish_leaves(node)
 
@@ -231,6 +234,9 @@ class Replay:
             return None
         changed = hook(gradient)
         result = gradient if changed is None else changed
+        if getattr(result, "shape", None) != gradient.shape:
+            got = getattr(result, "shape", type(result).__name__)
+            raise RuntimeError(explain("hook: the gradient that it returned", got=got, expected=gradient.shape))
         self._shown += [gradient, result]
         return result
 

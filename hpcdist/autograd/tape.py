@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcdist.array import Array
+from hpcdist.array import Array, is_array
 from hpcdist.autograd.op import Op
 from hpcdist.autograd.pool import allocator
 from hpcdist.autograd.replay import Replay
@@ -134,7 +134,7 @@ def _keep(saved: tuple[Any, ...], inputs: tuple[Tensor, ...]) -> list[Any]:
         if source is not None:
             kept.append(((source.node, source.slot), _compute_again))
         else:
-            kept.append(_pack(value) if TAPE.hooks and value is not None else (value, None))
+            kept.append(_pack(value) if TAPE.hooks and is_array(value) else (value, None))
     return kept
 
 
@@ -176,8 +176,17 @@ def backward(tensors: Tensor | Sequence[Tensor], grads: Any = None, *, retain_gr
         If nothing needs gradients, or backward ran here before without ``retain_graph``.
     """
     roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    run([(root, seed_of(root, seed)) for root, seed in paired(roots, grads)], Replay(retain_graph))
+
+
+def paired(roots: Sequence[Tensor], grads: Any) -> list[tuple[Tensor, Any]]:
+    """Return each root with what it starts from: ``grads`` has one a root, or is for all."""
     seeds = list(grads) if isinstance(grads, (list, tuple)) else [grads] * len(roots)
-    run([(root, seed_of(root, seed)) for root, seed in zip(roots, seeds, strict=True)], Replay(retain_graph))
+    if len(seeds) != len(roots):
+        raise ValueError(
+            explain("backward: number of cotangents", got=len(seeds), expected=f"{len(roots)}, one a tensor")
+        )
+    return list(zip(roots, seeds, strict=True))
 
 
 def seed_of(root: Tensor, seed: Any) -> Array:

@@ -160,6 +160,10 @@ class Tensor:
     def place(self) -> tuple[Array, float]:
         """Return ``(array, beta)`` for ``array = gradient + beta * array``: the first write of a step does not read."""
         if self.grad is not None:
+            if self.grad.shape != self.data.shape:
+                raise RuntimeError(
+                    explain("backward: .grad has another shape", got=self.grad.shape, expected=self.shape)
+                )
             if not getattr(self.grad.flags, "writeable", True):
                 raise RuntimeError(
                     explain(
@@ -187,17 +191,17 @@ class Tensor:
             raise RuntimeError("register_hook: the tensor does not need gradients")
         if self.node is None:
             self.hooks = [*self.hooks, hook]
-            return lambda: setattr(self, "hooks", [h for h in self.hooks if h is not hook])
-        entry, hooks = (self.slot, hook), self.node.hooks
-        hooks.append(entry)
-        return lambda: hooks.remove(entry)
+            return lambda: setattr(self, "hooks", _without(self.hooks, hook))
+        node, entry = self.node, (self.slot, hook)
+        node.hooks.append(entry)
+        return lambda: setattr(node, "hooks", _without(node.hooks, entry))
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> Callable[[], None]:
         """Have ``hook(leaf)`` called when ``.grad`` of this leaf is complete; return a function that removes it."""
         if not self.requires_grad or self.node is not None:
             raise RuntimeError("register_post_accumulate_grad_hook: only leaves that need gradients have one")
         self.done_hooks = [*self.done_hooks, hook]
-        return lambda: setattr(self, "done_hooks", [h for h in self.done_hooks if h is not hook])
+        return lambda: setattr(self, "done_hooks", _without(self.done_hooks, hook))
 
     # ---- operators
     def __add__(self, other: Operand) -> Tensor:
@@ -289,6 +293,12 @@ class Tensor:
     def to(self, dtype: npt.DTypeLike) -> Tensor:
         """Return the values in another dtype."""
         return self if np.dtype(dtype) == self.dtype else call("cast", self, dtype=np.dtype(dtype))
+
+
+def _without(hooks: Sequence[Any], hook: Any) -> list[Any]:
+    """Return ``hooks`` less one ``hook``, if it is there: one that was added twice stays once."""
+    place = next((i for i, h in enumerate(hooks) if h == hook), len(hooks))
+    return [*hooks[:place], *hooks[place + 1 :]]
 
 
 _UFUNC_OPS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "matmul": "matmul"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdist.autograd import OPS, Tensor, apply, backward, grad
+from hpcdist.autograd import OPS, Tensor, apply, backward, grad, queue_callback, saved_values
 
 
 def leaf(*shape, seed=0):
@@ -93,3 +93,82 @@ def test_a_leaf_to_start_from_has_hooks_too():
     assert done == [x]
     np.testing.assert_array_equal(grad(x, x, np.arange(3.0))[0], [0, 1, 2])
     np.testing.assert_array_equal(grad([x, x * 2], x, [np.ones(3)] * 2)[0], np.full(3, 3.0))
+
+
+@pytest.mark.parametrize("make", [lambda: leaf(3), lambda: leaf(3) * 1.0])
+def test_one_of_two_equal_hooks_can_be_removed_even_by_itself(make):
+    x, log = make(), []
+
+    def double(g):
+        log.append("double")
+        return g * 2
+
+    def once(_):
+        log.append("once")
+        remove_once()
+
+    remove = x.register_hook(double)
+    remove_once = x.register_hook(once)
+    x.register_hook(double)
+    remove()
+    for _ in range(2):
+        np.testing.assert_array_equal(grad((x * 1.0).sum(), x)[0], np.full(3, 2.0))
+    assert log == ["once", "double", "double"]
+    remove()
+    np.testing.assert_array_equal(grad((x * 1.0).sum(), x)[0], np.ones(3))
+    remove()  # nothing is left to remove
+
+
+@pytest.mark.parametrize("wrong", [np.array(7.0), np.ones((3, 3)), 3.0])
+@pytest.mark.parametrize("make", [lambda: leaf(3), lambda: leaf(3) * 1.0])
+def test_a_hook_returns_a_gradient_of_the_same_shape(make, wrong):
+    x = make()
+    x.register_hook(lambda _: wrong)
+    with pytest.raises(RuntimeError, match="hook"):
+        (x * 1.0).sum().backward()
+
+
+def test_a_gradient_set_by_hand_has_the_shape_of_its_tensor():
+    x = leaf(3)
+    x.grad = np.zeros((2, 3))
+    with pytest.raises(RuntimeError, match="another shape"):
+        x.sum().backward()
+
+
+def test_grad_keeps_what_lies_below_what_it_was_asked_for():
+    x = leaf(3)
+    y = (x * 1.0).exp()
+    np.testing.assert_array_equal(grad((y * y).sum(), y)[0], 2 * y.data)
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad, np.exp(x.data))
+
+
+def test_a_callback_may_queue_another():
+    x, log = leaf(3), []
+
+    def first():
+        log.append("first")
+        queue_callback(lambda: log.append("second"))
+
+    x.register_hook(lambda _: queue_callback(first))
+    x.sum().backward()
+    assert log == ["first", "second"]
+
+
+def test_only_arrays_are_packed():
+    x, packed = leaf(2, 3), []
+    with saved_values(lambda a: packed.append(a) or a.copy(), lambda a: a):
+        joined = apply(OPS["cat"], x, x, dim=0)
+        loss = apply(OPS["cross_entropy"], joined, Tensor(np.arange(4) % 3), ignore_index=-1, reduction="sum")
+        apply(OPS["dropout"], x, p=0.5, key=(1, 2, 3, 4))
+    loss.backward()
+    assert packed
+    assert all(isinstance(a, np.ndarray) for a in packed)
+    assert x.grad.any()
+
+
+def test_cotangents_are_counted():
+    x = leaf(3)
+    for call in (lambda: backward([x, x], [np.ones(3)]), lambda: grad(x, x, [np.ones(3)] * 2)):
+        with pytest.raises(ValueError, match="number of cotangents"):
+            call()
