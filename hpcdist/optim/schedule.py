@@ -1,14 +1,106 @@
-"""Learning rates that change with the step."""
+"""Learning rates that are a function of the steps taken, so that their number is all the state there is."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hpcdist.errors import explain
 from hpcdist.optim.optimizer import Optimizer
 
-__all__ = ["LambdaLR", "cosine_with_warmup"]
+__all__ = ["Curve", "LRScheduler", "LambdaLR", "cosine_with_warmup"]
+
+
+class LRScheduler(ABC):
+    """Base of the schedules.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Its groups' rates when its first schedule is made are the initial ones, ``group["initial_lr"]``; every schedule
+        starts from those.
+    last_epoch : int
+        Steps taken before, less one; -1: none.
+
+    Attributes
+    ----------
+    last_epoch : int
+        Steps taken.
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        self.optimizer, self.last_epoch = optimizer, last_epoch + 1
+        self.apply(self.last_epoch)
+
+    @abstractmethod
+    def rates(self, epoch: int) -> list[float]:
+        """Return the rate of each group after ``epoch`` steps."""
+
+    @property
+    def base_lrs(self) -> list[float]:
+        """The initial rate of each group."""
+        return [group.setdefault("initial_lr", group["lr"]) for group in self.optimizer.param_groups]
+
+    def apply(self, epoch: int) -> None:
+        """Set the rates to those after ``epoch`` steps."""
+        for group, rate in zip(self.optimizer.param_groups, self.rates(epoch), strict=True):
+            group["lr"] = rate
+
+    def step(self) -> None:
+        """Count one step, and set the rates of the next."""
+        self.last_epoch += 1
+        self.apply(self.last_epoch)
+
+    def get_last_lr(self) -> list[float]:
+        """Return the rate of each group."""
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of steps taken."""
+        return {"last_epoch": self.last_epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`state_dict` returned, with the initial rates of the optimizer."""
+        self.last_epoch = int(state["last_epoch"])
+        self.apply(self.last_epoch)
+
+
+class Curve(LRScheduler):
+    """A schedule that is the same formula for every group."""
+
+    @abstractmethod
+    def rate(self, base: float, epoch: int) -> float:
+        """Return the rate after ``epoch`` steps of a group whose initial one is ``base``."""
+
+    def rates(self, epoch: int) -> list[float]:
+        return [self.rate(base, epoch) for base in self.base_lrs]
+
+
+class LambdaLR(LRScheduler):
+    """Set the learning rate of each group to its initial one times a factor of the number of steps taken.
+
+    Parameters
+    ----------
+    lr_lambda : function ``(steps: int) -> float``, or list of them
+        The factor; a list has one a group.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        count = len(optimizer.param_groups)
+        self.lr_lambdas = [lr_lambda] * count if callable(lr_lambda) else list(lr_lambda)
+        if len(self.lr_lambdas) != count:
+            raise ValueError(explain("LambdaLR: lr_lambda", got=len(self.lr_lambdas), expected=f"{count}, one a group"))
+        super().__init__(optimizer, last_epoch)
+
+    def rates(self, epoch: int) -> list[float]:
+        return [base * factor(epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
 
 def cosine_with_warmup(warmup_steps: int, total_steps: int, final: float = 0.1) -> Callable[[int], float]:
@@ -27,42 +119,3 @@ def cosine_with_warmup(warmup_steps: int, total_steps: int, final: float = 0.1) 
         return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
 
     return factor
-
-
-class LambdaLR:
-    """Set the learning rate of each group to its initial one times a factor of the number of steps taken.
-
-    Parameters
-    ----------
-    optimizer : Optimizer
-        The rates it has now are the initial ones.
-    lr_lambda : function ``(steps: int) -> float``
-        The factor.
-    """
-
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float]) -> None:
-        self.optimizer, self.lr_lambda, self.last_epoch = optimizer, lr_lambda, 0
-        self.base_lrs = [group["lr"] for group in optimizer.param_groups]
-        self._set()
-
-    def step(self) -> None:
-        """Count one step, and set the rates of the next."""
-        self.last_epoch += 1
-        self._set()
-
-    def get_last_lr(self) -> list[float]:
-        """Return the rate of each group."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the number of steps taken."""
-        return {"last_epoch": self.last_epoch}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue from what :meth:`state_dict` returned."""
-        self.last_epoch = int(state["last_epoch"])
-        self._set()
-
-    def _set(self) -> None:
-        for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
-            group["lr"] = base * self.lr_lambda(self.last_epoch)

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
-from hpcdist.optim.optimizer import Optimizer, Parameters, parts_of
+from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend
 
 __all__ = ["SGD"]
 
@@ -27,6 +27,8 @@ class SGD(Optimizer):
         Added to the gradient, times the parameter.
     nesterov : bool
         Step along ``gradient + momentum * velocity``.
+    maximize : bool
+        Go uphill.
     """
 
     def __init__(
@@ -37,29 +39,27 @@ class SGD(Optimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
-        if lr < 0 or momentum < 0 or weight_decay < 0:
-            raise ValueError(
-                explain(
-                    "SGD: options",
-                    got=f"lr {lr}, momentum {momentum}, weight_decay {weight_decay}",
-                    expected="all >= 0",
-                )
-            )
+        check_options("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum == 0 or dampening != 0):
             raise ValueError(explain("SGD: nesterov", do="use a momentum above 0 and no dampening"))
         super().__init__(
-            params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay, nesterov=nesterov
+            params,
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+            maximize=maximize,
         )
 
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        flat, parts = parameter.data.reshape(-1), parts_of(parameter)
-        gradient = parts[0] if len(parts) == 1 else parts.sum(0)
-        if group["weight_decay"]:
-            gradient = gradient + group["weight_decay"] * flat
+        flat, gradient = parameter.data.reshape(-1), self._gradient(parameter, group)
         if group["momentum"]:
             gradient = self._with_momentum(gradient, state, group)
-        flat -= group["lr"] * gradient
+        descend(flat, group["lr"] * gradient)
 
     @staticmethod
     def _with_momentum(gradient: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The update of AdamW, and sums of squares, compiled."""
+"""The update of Adam and its kin, and sums of squares, compiled."""
 
 from __future__ import annotations
 
@@ -7,47 +7,75 @@ import math
 import numpy as np
 from numba import prange
 
-from hpcdist.kernels.cpu.compiled import compiled, fits, single
+from hpcdist.kernels.cpu.compiled import compiled, fits, inline, single
+from hpcdist.kernels.cpu.math import ZERO
 from hpcdist.kernels.cpu.memory import at, load, store
 from hpcdist.kernels.cpu.rows import part
-from hpcdist.kernels.cpu.vector import WIDTH, fma, root, splat, total, widen
+from hpcdist.kernels.cpu.vector import WIDTH, choose_above, fma, root, splat, total, widen
 from hpcdist.kernels.optimizer import BLOCK, tree_sum
 
 
+@inline
+def _moments(p, parts, m, v, j, rest, factors):
+    """Update both moments of up to 16 parameters, and return them."""
+    beta1, beta2, new1, new2, l2, scale = factors
+    g = load(at(parts, 0), j, rest)
+    for k in range(1, len(parts)):
+        g += load(at(parts, k), j, rest)
+    g *= scale
+    if l2 != ZERO:
+        g = fma(load(at(p, 0), j, rest), l2, g)
+    first = fma(load(at(m, 0), j, rest), beta1, g * new1)
+    second = fma(load(at(v, 0), j, rest), beta2, g * g * new2)
+    store(at(m, 0), j, rest, first)
+    store(at(v, 0), j, rest, second)
+    return first, second
+
+
+@inline
+def _move(p, first, second, j, rest, factors):
+    decay, step, spread, eps = factors
+    change = first * step / fma(root(second), spread, eps)
+    store(at(p, 0), j, rest, fma(load(at(p, 0), j, rest), decay, change))
+
+
 @compiled
-def _adamw(p, parts, m, v, factors, num_threads):
+def _adam(p, parts, m, v, of_moments, of_move, num_threads):
     fits(m.size == v.size == p.size == parts.shape[1] and len(parts) > 0)
-    beta1, beta2, new1, new2, decay, step, spread, eps, scale = factors
-    count = len(parts)
     for t in prange(num_threads):
         run = part(p.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
             rest = run.stop - j
-            g = load(at(parts, 0), j, rest)
-            for k in range(1, count):
-                g += load(at(parts, k), j, rest)
-            g *= scale
-            first = fma(load(at(m, 0), j, rest), beta1, g * new1)
-            second = fma(load(at(v, 0), j, rest), beta2, g * g * new2)
-            store(at(m, 0), j, rest, first)
-            store(at(v, 0), j, rest, second)
-            change = first * step / fma(root(second), spread, eps)
-            store(at(p, 0), j, rest, fma(load(at(p, 0), j, rest), decay, change))
+            first, second = _moments(p, parts, m, v, j, rest, of_moments)
+            _move(p, first, second, j, rest, of_move)
 
 
-def adamw(p, parts, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2, grad_scale):
-    factors = (
-        beta1,
-        beta2,
-        1 - beta1,
-        1 - beta2,
-        1 - lr * weight_decay,
-        -lr / correction1,
-        1 / math.sqrt(correction2),
-        eps,
-        grad_scale,
-    )
-    _adamw(p, parts, m, v, tuple(single(f) for f in factors))
+@compiled
+def _amsgrad(p, parts, m, v, largest, of_moments, of_move, num_threads):
+    fits(m.size == v.size == largest.size == p.size == parts.shape[1] and len(parts) > 0)
+    for t in prange(num_threads):
+        run = part(p.size, num_threads, t)
+        for j in range(run.start, run.stop, WIDTH):
+            rest = run.stop - j
+            first, second = _moments(p, parts, m, v, j, rest, of_moments)
+            before = load(at(largest, 0), j, rest)
+            second = choose_above(second, before, second, before)  # a NaN stays one
+            store(at(largest, 0), j, rest, second)
+            _move(p, first, second, j, rest, of_move)
+
+
+def _factors(lr, beta1, beta2, eps, shrink, l2, correction1, correction2, grad_scale):
+    of_moments = beta1, beta2, 1 - beta1, 1 - beta2, l2, grad_scale
+    of_move = 1 - lr * shrink, -lr / correction1, 1 / math.sqrt(correction2), eps
+    return tuple(single(f) for f in of_moments), tuple(single(f) for f in of_move)
+
+
+def adam(p, parts, m, v, *numbers):
+    _adam(p, parts, m, v, *_factors(*numbers))
+
+
+def amsgrad(p, parts, m, v, largest, *numbers):
+    _amsgrad(p, parts, m, v, largest, *_factors(*numbers))
 
 
 @compiled

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from unit.kernels import cases_spatial
 
 from hpcdist.backends import cpu, flags
 from hpcdist.kernels import activation, attention, bias, embedding, loss, noise, norm, optimizer, softmax
@@ -63,9 +64,14 @@ def _rotary(d, sign):
     return qkv, np.cos(angles), np.sin(angles), HEADS, sign, d.out(*qkv.shape)
 
 
-def _adamw(d, parts):
+def _adam(d, parts, l2=0.0):
     p, m, v = d.array(d.m * d.n), d.array(d.m * d.n), d.positive(d.m * d.n)
-    return p, d.array(parts, p.size), m, v, 1e-2, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 0.5
+    return p, d.array(parts, p.size), m, v, 1e-2, 0.9, 0.95, 1e-8, 0.1, l2, 0.1, 0.05, 0.5
+
+
+def _amsgrad(d):
+    p, parts, m, v, *numbers = _adam(d, 2, 0.1)
+    return p, parts, m, v, d.positive(p.size), *numbers
 
 
 def _log_rows(d):
@@ -119,13 +125,15 @@ CASES = {
     "cross_entropy": [lambda d: (9 * d.array(), d.targets(d.n), -100)],
     "cross_entropy_grad": [lambda d: (9 * d.array(), d.targets(d.n), -100, 0.25)],
     "embedding_grad": [lambda d: (d.array(), d.random.integers(0, 7, d.m), d.array(7, d.n))],
-    "adamw": [lambda d: _adamw(d, 1), lambda d: _adamw(d, 3)],
+    "adam": [lambda d: _adam(d, 1), lambda d: _adam(d, 3), lambda d: _adam(d, 1, 0.1)],
+    "amsgrad": [_amsgrad],
     "sum_squares": [lambda d: (d.array(d.m * d.n),)],
     "philox": [lambda d: (_words(d), 1, 2, 3, 4, 2**64 - 5)],
     "philox_at": [lambda d: (_words(d), 1, 2, 3, 4, d.random.integers(0, 2**64 - 1, d.m * d.n, np.uint64))],
 }
+CASES |= cases_spatial.CASES
 EVERY = [pytest.param(name, make, id=f"{name}-{i}") for name, makes in CASES.items() for i, make in enumerate(makes)]
-POINTWISE = ["gelu", "gelu_grad", "silu", "silu_grad", "adamw"]
+POINTWISE = ["gelu", "gelu_grad", "silu", "silu_grad", "adam", "amsgrad"]
 ROWWISE = [
     "layer_norm",
     "add_layer_norm",
@@ -188,7 +196,7 @@ def assert_close(got, want, tol=3e-5):
 
 def test_table_is_complete():
     assert set(CASES) == set(KERNELS)
-    modules = activation, attention, bias, embedding, loss, noise, norm, optimizer, softmax
+    modules = activation, attention, bias, embedding, loss, noise, norm, optimizer, softmax, *cases_spatial.MODULES
     assert {k.module for k in KERNELS.values()} == {m.__name__.rpartition(".")[2] for m in modules}
 
 
@@ -300,8 +308,8 @@ def test_no_rows(name, make, monkeypatch):
     assert_close(compiled(name, args, monkeypatch), (value, arrays(want)))
 
 
-ANY_LENGTH = {("embedding_grad", 2), ("col_sum", 0)}  # these fit with any number of rows
-WIDTH_COUNTS = {("rotary", 1), ("rotary", 2), ("adamw", 1)}
+ANY_LENGTH = {("embedding_grad", 2), ("col_sum", 0)} | cases_spatial.ANY_LENGTH  # these fit with any number of rows
+WIDTH_COUNTS = {("rotary", 1), ("rotary", 2), ("adam", 1), ("amsgrad", 1)}
 
 
 @pytest.mark.parametrize(("name", "make"), except_for("philox", "sum_squares"))

@@ -1,0 +1,62 @@
+"""Adagrad: Duchi, Hazan, Singer 2011, JMLR 12, figure 1 (diagonal form)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.array import namespace
+from hpcdist.autograd import Tensor
+from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend, real_flat, wide_zeros
+
+__all__ = ["Adagrad"]
+
+
+class Adagrad(Optimizer):
+    """Steps along the gradient, divided by the root of the sum of all its squares so far.
+
+    Parameters
+    ----------
+    params : see :data:`hpcdist.optim.optimizer.Parameters`
+    lr, lr_decay : float
+        The step size of step t, counted from 0, is ``lr / (1 + t * lr_decay)``.
+    weight_decay : float
+        Added to the gradient, times the parameter.
+    initial_accumulator_value : float
+        What the sums of squares begin with.
+    eps : float
+        Added to the root.
+    maximize : bool
+        Go uphill.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        options = {
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+        }
+        check_options("Adagrad", **options)
+        super().__init__(params, **options, maximize=maximize)
+
+    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        flat = real_flat("Adagrad", parameter)
+        gradient = self._gradient(parameter, group)
+        xp = namespace(flat)
+        if not state:
+            state.update(step=0, sum=wide_zeros(flat) + group["initial_accumulator_value"])
+        lr = group["lr"] / (1 + state["step"] * group["lr_decay"])
+        state["step"] += 1
+        state["sum"] += gradient * gradient
+        descend(flat, lr * gradient / (xp.sqrt(state["sum"]) + group["eps"]))

@@ -1,0 +1,182 @@
+"""Averages of weights over steps: exponential, and plain (Izmailov et al. 2018, arXiv:1803.05407).
+
+They hold modules as given, and know nothing of their kind.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hpcdist.array import Array
+from hpcdist.autograd import no_grad
+from hpcdist.errors import explain
+from hpcdist.kernels.precision import wide
+from hpcdist.optim.one_cycle import anneal
+from hpcdist.optim.optimizer import Optimizer
+from hpcdist.optim.schedule import LRScheduler
+
+__all__ = ["SWALR", "AveragedModel", "get_ema_avg_fn", "get_swa_avg_fn", "update_bn"]
+
+Average: TypeAlias = Callable[[Array, Array, int], Array]
+"""``(average, value, number of values before) -> average``."""
+
+
+def get_swa_avg_fn() -> Average:
+    """Return the function that keeps the mean of all values."""
+    return lambda average, value, count: average + (value - average) / (count + 1)
+
+
+def get_ema_avg_fn(decay: float = 0.999) -> Average:
+    """Return the function that keeps ``decay`` of the average and takes the rest from the value."""
+    if not 0 <= decay <= 1:
+        raise ValueError(explain("get_ema_avg_fn: decay", got=decay, expected="0 to 1"))
+    return lambda average, value, _: decay * average + (1 - decay) * value
+
+
+class AveragedModel:
+    """A copy of a model whose parameters are averages of the model's over steps; call it as the model.
+
+    Parameters
+    ----------
+    model : Module
+        Copied without gradients and hooks.
+    avg_fn : function ``(average, value, count) -> average``, optional
+        On arrays, of at least single precision; default: the mean of all.
+    use_buffers : bool
+        Whether floating buffers are averaged too; else the model's are copied.
+
+    Attributes
+    ----------
+    module : Module
+        The copy.
+    n_averaged : int
+        Times the model's parameters were taken in.
+    """
+
+    def __init__(self, model: Any, avg_fn: Average | None = None, *, use_buffers: bool = False) -> None:
+        self.module = copy.deepcopy(model, _leave_out(model))
+        self.avg_fn, self.use_buffers = avg_fn or get_swa_avg_fn(), use_buffers
+        self.n_averaged = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def update_parameters(self, model: Any) -> None:
+        """Take the parameters of ``model`` in; the first ones are copied."""
+        averages, values = dict(self.module.named_parameters()), dict(model.named_parameters())
+        buffers = dict(self.module.named_buffers()), dict(model.named_buffers())
+        if averages.keys() != values.keys() or buffers[0].keys() != buffers[1].keys():
+            raise ValueError(explain("update_parameters: the model has others", got=[*values], expected=[*averages]))
+        for name, average in averages.items():
+            self._take(average.data, values[name].data, averaged=True)
+        for name, average in buffers[0].items():
+            self._take(average.data, buffers[1][name].data, averaged=self.use_buffers)
+        self.n_averaged += 1
+
+    def _take(self, average: Array, value: Array, *, averaged: bool) -> None:
+        if averaged and self.n_averaged and average.dtype.kind in "fcV":
+            average[...] = self.avg_fn(wide(average), wide(value), self.n_averaged)
+        else:
+            average[...] = value
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the averages, named ``module.*``, and ``n_averaged``."""
+        arrays = {f"module.{name}": array for name, array in self.module.state_dict().items()}
+        return {"n_averaged": self.n_averaged, **arrays}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`state_dict` returned."""
+        self.module.load_state_dict({k.removeprefix("module."): v for k, v in state.items() if k != "n_averaged"})
+        self.n_averaged = int(state["n_averaged"])
+
+
+def _leave_out(model: Any) -> dict[int, Any]:
+    """Return a memo that makes a deep copy of a module put nothing in place of hooks and gradients."""
+    memo: dict[int, Any] = {}
+    for module in model.modules():
+        memo |= {id(hooks): [] for hooks in (module.pre, module.post, module.around)}
+    for parameter in model.parameters():
+        memo |= {id(hooks): () for hooks in (parameter.hooks, parameter.done_hooks)}
+        memo |= {id(array): None for array in (parameter.grad, parameter.home)}
+    return memo
+
+
+class SWALR(LRScheduler):
+    """Move the rates from what they are now to ``swa_lr`` in ``anneal_epochs`` steps, and hold them there.
+
+    Parameters
+    ----------
+    swa_lr : float or list of float
+        A list has one a group.
+    anneal_strategy : str
+        ``"cos"`` or ``"linear"``.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        swa_lr: float | Sequence[float],
+        anneal_epochs: int = 10,
+        anneal_strategy: str = "cos",
+        last_epoch: int = -1,
+    ) -> None:
+        groups = len(optimizer.param_groups)
+        self.swa_lrs = [float(swa_lr)] * groups if isinstance(swa_lr, (int, float)) else list(swa_lr)
+        if len(self.swa_lrs) != groups or anneal_epochs < 0:
+            raise ValueError(
+                explain("SWALR", got=f"{swa_lr}, {anneal_epochs}", expected=f"{groups} rates, anneal_epochs >= 0")
+            )
+        self.anneal_epochs, self.anneal = anneal_epochs, anneal(anneal_strategy)
+        self.start_lrs = [group["lr"] for group in optimizer.param_groups]
+        super().__init__(optimizer, last_epoch)
+
+    def rates(self, epoch: int) -> list[float]:
+        done = min(epoch / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0
+        return [self.anneal(start, end, done) for start, end in zip(self.start_lrs, self.swa_lrs, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "start_lrs": list(self.start_lrs)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.start_lrs = [float(rate) for rate in state["start_lrs"]]
+        super().load_state_dict(state)
+
+
+def update_bn(loader: Iterable[Any], model: Any) -> None:
+    """Set running means and variances of all batch norms in ``model`` to the mean over the batches of ``loader``.
+
+    Parameters
+    ----------
+    loader : iterable
+        Of inputs, or of tuples and lists whose first item is the input.
+    model : Module or AveragedModel
+        Batch norms are the modules that have a buffer ``running_mean``.
+    """
+    root = getattr(model, "module", model)
+    norms = [m for m in root.modules() if "running_mean" in m.buffers]
+    if not norms:
+        return
+    before = [(m, m.momentum, m.training) for m in norms]
+    was_training = root.training
+    root.train()
+    for m in norms:
+        m.buffers["running_mean"].data[...] = 0
+        m.buffers["running_var"].data[...] = 1
+        m.momentum = None  # the mean of all batches
+        _restart_count(m)
+    with no_grad():
+        for batch in loader:
+            root(batch[0] if isinstance(batch, (list, tuple)) else batch)
+    root.train(was_training)
+    for m, momentum, _ in before:
+        m.momentum = momentum
+
+
+def _restart_count(norm: Any) -> None:
+    counted = norm.buffers.get("num_batches_tracked")
+    if counted is not None:
+        counted.data[...] = np.zeros((), counted.data.dtype)

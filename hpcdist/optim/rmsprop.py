@@ -1,0 +1,80 @@
+"""RMSprop: Hinton 2012, lecture 6e; the centred form: Graves 2013, arXiv:1308.0850, equations 38 to 45."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcdist.array import namespace
+from hpcdist.autograd import Tensor
+from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend, real_flat, wide_zeros
+
+__all__ = ["RMSprop"]
+
+
+class RMSprop(Optimizer):
+    """Steps along the gradient, divided by the root of the mean of its squares.
+
+    Parameters
+    ----------
+    params : see :data:`hpcdist.optim.optimizer.Parameters`
+    lr, alpha, eps : float
+        Step size; decay of the mean; added to the root.
+    weight_decay : float
+        Added to the gradient, times the parameter.
+    momentum : float
+        Decay of the sum of steps that is taken in place of one.
+    centered : bool
+        Subtract the square of the mean gradient from the mean square.
+    maximize : bool
+        Go uphill.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        check_options("RMSprop", lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
+        super().__init__(
+            params,
+            lr=lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
+            maximize=maximize,
+        )
+
+    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        flat = real_flat("RMSprop", parameter)
+        gradient = self._gradient(parameter, group)
+        kept = ["square_avg", *(["grad_avg"] if group["centered"] else [])]
+        kept += ["momentum_buffer"] if group["momentum"] else []
+        for key in kept:
+            state.setdefault(key, wide_zeros(flat))
+        state["step"] = state.get("step", 0) + 1
+        step = gradient / self._spread(gradient, state, group)
+        if group["momentum"]:
+            state["momentum_buffer"] *= group["momentum"]
+            state["momentum_buffer"] += step
+            step = state["momentum_buffer"]
+        descend(flat, group["lr"] * step)
+
+    @staticmethod
+    def _spread(gradient: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        alpha, square = group["alpha"], state["square_avg"]
+        square *= alpha
+        square += (1 - alpha) * gradient * gradient
+        if group["centered"]:
+            mean = state["grad_avg"]
+            mean += (1 - alpha) * (gradient - mean)
+            square = square - mean * mean
+        return namespace(square).sqrt(square) + group["eps"]

@@ -1,0 +1,76 @@
+"""Averages of weights against averages of what the weights were."""
+
+import numpy as np
+import pytest
+
+from hpcdist import nn, optim
+from hpcdist.autograd import Tensor
+
+
+def steps(model, count):
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        for p in model.parameters():
+            p.data[...] = rng.standard_normal(p.shape)
+        yield [p.data.copy() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_mean_of_all_weights(dtype):
+    model = nn.Linear(3, 2, dtype=dtype)
+    averaged = optim.AveragedModel(model)
+    seen = []
+    for weights in steps(model, 5):
+        averaged.update_parameters(model)
+        seen.append(weights)
+    for p, *values in zip(averaged.module.parameters(), *seen, strict=True):
+        assert p.dtype == dtype
+        np.testing.assert_allclose(p.data, np.mean(values, 0), rtol=1e-5)
+    x = Tensor(np.ones((1, 3), dtype))
+    np.testing.assert_array_equal(averaged(x).data, averaged.module(x).data)
+
+
+def test_the_exponential_mean():
+    model = nn.Linear(3, 2, dtype=np.float64)
+    averaged = optim.AveragedModel(model, avg_fn=optim.get_ema_avg_fn(0.9))
+    want = None
+    for weights in steps(model, 5):
+        averaged.update_parameters(model)
+        want = weights if want is None else [0.9 * a + 0.1 * w for a, w in zip(want, weights, strict=True)]
+    for p, value in zip(averaged.module.parameters(), want, strict=True):
+        np.testing.assert_allclose(p.data, value, rtol=1e-13)
+
+
+def test_buffers_are_copied_or_averaged():
+    model = nn.Linear(1, 1)
+    model.register_buffer("count", np.zeros(1))
+    for use, want in ((False, 3.0), (True, 2.0)):
+        averaged = optim.AveragedModel(model, use_buffers=use)
+        for value in (1.0, 2.0, 3.0):
+            model.buffers["count"].data[...] = value
+            averaged.update_parameters(model)
+        assert averaged.module.buffers["count"].item() == pytest.approx(want)
+
+
+def test_the_copy_has_no_hooks_and_no_gradients():
+    model = nn.Linear(2, 2)
+    model.pre.append(lambda _: pytest.fail("a hook of the original ran"))
+    for p in model.parameters():
+        p.grad = p.home = np.ones(p.shape, np.float32)
+        p.register_post_accumulate_grad_hook(lambda _: None)
+    averaged = optim.AveragedModel(model)
+    assert all(p.grad is None and p.home is None and not p.done_hooks for p in averaged.module.parameters())
+    averaged(Tensor(np.ones((1, 2), np.float32)))
+    assert len(model.pre) == 1
+
+
+def test_state_goes_on():
+    model = nn.Linear(2, 2)
+    first, later = optim.AveragedModel(model), optim.AveragedModel(model)
+    for _ in steps(model, 3):
+        first.update_parameters(model)
+    later.load_state_dict(first.state_dict())
+    assert later.n_averaged == 3
+    np.testing.assert_array_equal(later.module.weight.data, first.module.weight.data)
+    with pytest.raises(ValueError, match="has others"):
+        later.update_parameters(nn.Linear(2, 2, bias=False))
