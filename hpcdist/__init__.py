@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         parallel,
         train,
     )
+    from hpcdist.autograd import fft
+    from hpcdist.autograd.arrangement import *  # noqa: F403
+    from hpcdist.autograd.functions import *  # noqa: F403
     from hpcdist.autograd.random import manual_seed
     from hpcdist.autograd.tape import no_grad
     from hpcdist.autograd.tensor import Tensor, tensor
@@ -41,6 +44,7 @@ __all__ = [
     "data",
     "dtensor",
     "elastic",
+    "fft",
     "init",
     "init_device_mesh",
     "manual_seed",
@@ -52,13 +56,28 @@ __all__ = [
     "train",
 ]
 
+# not in __all__: "import *" would hide Python's abs, max and sum
+_FUNCTIONS = [
+    "abs", "amax", "amin", "argmax", "argmin", "argsort", "bmm", "clamp", "cos", "cumsum", "einsum", "erf", "exp",
+    "log", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "norm", "outer", "sigmoid", "sin",
+    "sort", "sqrt", "std", "sum", "tanh", "topk", "var", "where",
+]  # fmt: skip
+_ARRANGEMENT = [
+    "broadcast_to", "cat", "complex", "conj", "flatten", "gather", "imag", "index_select", "pad", "permute", "real",
+    "reshape", "scatter_add", "split", "squeeze", "stack", "take_along_dim", "unsqueeze", "view_as_complex",
+    "view_as_real",
+]  # fmt: skip
+
 _HOMES = {
     "Tensor": "hpcdist.autograd",
+    "fft": "hpcdist.autograd",
     "init": "hpcdist.comm.init",
     "init_device_mesh": "hpcdist.comm.mesh",
     "manual_seed": "hpcdist.autograd",
     "no_grad": "hpcdist.autograd",
     "tensor": "hpcdist.autograd",
+    **dict.fromkeys(_FUNCTIONS, "hpcdist.autograd.functions"),
+    **dict.fromkeys(_ARRANGEMENT, "hpcdist.autograd.arrangement"),
 }
 
 
@@ -76,4 +95,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_HOMES})

@@ -1,6 +1,6 @@
 """Tensors, the tape and the table of operations. Knows arrays only: nothing of modules or ranks."""
 
-from hpcdist.autograd import ops, random
+from hpcdist.autograd import arrangement, fft, functions, ops, random
 from hpcdist.autograd.gradient import check_vjp, grad
 from hpcdist.autograd.op import OPS, Op, define
 from hpcdist.autograd.pool import POOL, empty
@@ -22,11 +22,14 @@ __all__ = [
     "Op",
     "Tensor",
     "apply",
+    "arrangement",
     "backward",
     "check_vjp",
     "define",
     "empty",
     "enable_grad",
+    "fft",
+    "functions",
     "grad",
     "is_grad_enabled",
     "manual_seed",

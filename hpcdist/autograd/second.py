@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hpcdist.array import namespace
+from hpcdist.autograd.operators import call
 from hpcdist.autograd.ops.reduce import reduced
-from hpcdist.autograd.tensor import Tensor, call
+from hpcdist.autograd.tensor import Tensor
 
 __all__ = ["SECOND", "SecondForm"]
 
@@ -212,6 +213,17 @@ def _put(grads: Any, saved: Any, shapes: Shapes, *, index: Any, shape: Any) -> A
 @second("cat")
 def _cat(grads: Any, saved: Any, shapes: Shapes, *, dim: int) -> Any:
     return grads[0].split(saved[0], dim)
+
+
+@second("stack")
+def _stack(grads: Any, saved: Any, shapes: Shapes, *, dim: int) -> Any:
+    pieces = grads[0].split(1, dim)
+    return tuple(piece.squeeze(dim) for piece in pieces)
+
+
+@second("broadcast_to")
+def _broadcast_to(grads: Any, saved: Any, shapes: Shapes, *, shape: Any) -> Any:
+    return (to_shape(grads[0], shapes[0]),)
 
 
 @second("split")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array, is_device, to_host
-from hpcdist.autograd.op import OPS
+from hpcdist.autograd.operators import Operators, binary
 from hpcdist.autograd.pool import empty
 from hpcdist.errors import explain
 
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Tensor", "tensor"]
 
 Hook: TypeAlias = Callable[[Array], Array | None]
-Operand: TypeAlias = Any
-"""A tensor, an array or a number."""
 
 
-class Tensor:
+class Tensor(Operators):
     """An array in the graph of what was computed.
 
     Parameters
@@ -97,11 +95,6 @@ class Tensor:
     def is_leaf(self) -> bool:
         """Whether no recorded operation computed it."""
         return self.node is None
-
-    @property
-    def T(self) -> Tensor:  # noqa: N802 (NumPy's name)
-        """With its dimensions reversed."""
-        return self.transpose()
 
     def __len__(self) -> int:
         return len(self.data)
@@ -203,97 +196,6 @@ class Tensor:
         self.done_hooks = [*self.done_hooks, hook]
         return lambda: setattr(self, "done_hooks", _without(self.done_hooks, hook))
 
-    # ---- operators
-    def __add__(self, other: Operand) -> Tensor:
-        return binary("add", self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Tensor:
-        return binary("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Tensor:
-        return binary("mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Tensor:
-        return binary("div", other, self)
-
-    def __matmul__(self, other: Operand) -> Tensor:
-        return binary("matmul", self, other)
-
-    def __rmatmul__(self, other: Operand) -> Tensor:
-        return binary("matmul", other, self)
-
-    def __neg__(self) -> Tensor:
-        return call("neg", self)
-
-    def __pow__(self, exponent: float) -> Tensor:
-        return call("pow", self, exponent=exponent)
-
-    def __getitem__(self, index: Any) -> Tensor:
-        return call("getitem", self, index=index)
-
-    # ---- methods that are operations
-    def exp(self) -> Tensor:
-        """Return e to the power of each element."""
-        return call("exp", self)
-
-    def log(self) -> Tensor:
-        """Return the natural logarithm of each element."""
-        return call("log", self)
-
-    def sqrt(self) -> Tensor:
-        """Return the square root of each element."""
-        return call("sqrt", self)
-
-    def tanh(self) -> Tensor:
-        """Return the hyperbolic tangent of each element."""
-        return call("tanh", self)
-
-    def erf(self) -> Tensor:
-        """Return the error function of each element."""
-        return call("erf", self)
-
-    def sum(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
-        """Add up the elements along ``dim`` (None: all)."""
-        return call("sum", self, dim=dim, keepdim=keepdim)
-
-    def mean(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
-        """Average the elements along ``dim`` (None: all)."""
-        return call("mean", self, dim=dim, keepdim=keepdim)
-
-    def softmax(self, dim: int) -> Tensor:
-        """Return ``exp(x) / sum(exp(x))`` along ``dim``."""
-        return call("softmax", self, dim=dim)
-
-    def reshape(self, *shape: Any) -> Tensor:
-        """Return the elements in another shape; one extent may be -1."""
-        return call("reshape", self, shape=_flat(shape))
-
-    def transpose(self, *dims: Any) -> Tensor:
-        """Return the dimensions in another order (default: reversed)."""
-        return call("transpose", self, dims=_flat(dims) or tuple(reversed(range(self.ndim))))
-
-    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-        """Cut into pieces of the given sizes (an int: of that size, the last may be shorter) along ``dim``."""
-        n = self.shape[dim]
-        if isinstance(sizes, int):
-            sizes = [min(sizes, n - start) for start in range(0, n, sizes)]
-        pieces: tuple[Tensor, ...] = call("split", self, sizes=tuple(sizes), dim=dim)
-        return pieces
-
-    def to(self, dtype: npt.DTypeLike) -> Tensor:
-        """Return the values in another dtype."""
-        return self if np.dtype(dtype) == self.dtype else call("cast", self, dtype=np.dtype(dtype))
-
 
 def _without(hooks: Sequence[Any], hook: Any) -> list[Any]:
     """Return ``hooks`` less one ``hook``, if it is there: one that was added twice stays once."""
@@ -302,44 +204,6 @@ def _without(hooks: Sequence[Any], hook: Any) -> list[Any]:
 
 
 _UFUNC_OPS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "matmul": "matmul"}
-
-
-def call(name: str, *inputs: Any, **attrs: Any) -> Any:
-    """Run the operation called ``name``."""
-    from hpcdist.autograd.tape import apply
-
-    return apply(OPS[name], *inputs, **attrs)
-
-
-def binary(name: str, a: Operand, b: Operand) -> Tensor:
-    """Run an operation on two operands, of which at least one is tensor-like; numbers take the dtype of the other."""
-    return call(name, _operand(a, b), _operand(b, a))
-
-
-_NUMBERS = (bool, int, float, complex, np.generic)
-
-
-def _operand(x: Operand, other: Any) -> Any:
-    if not hasattr(type(x), "requires_grad"):
-        return Tensor(x if is_device(x) else np.asarray(x, _weak(x, other.dtype)))
-    if isinstance(other, _NUMBERS) and (dtype := _weak(other, x.dtype)) != x.dtype:
-        return x.to(dtype)
-    return x
-
-
-def _weak(x: Operand, other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the dtype of an operand: a number takes the other's, unless that cannot hold its kind; None: its own."""
-    if not isinstance(x, _NUMBERS):
-        return None
-    if isinstance(x, (complex, np.complexfloating)) and other.kind != "c":
-        return np.result_type(other, np.complex64)
-    if isinstance(x, (float, np.floating)) and other.kind in "biu":
-        return np.dtype(np.float32)
-    return other
-
-
-def _flat(arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(arguments[0]) if len(arguments) == 1 and not isinstance(arguments[0], int) else tuple(arguments)
 
 
 def tensor(data: Any, dtype: npt.DTypeLike | None = None, requires_grad: bool = False) -> Tensor:

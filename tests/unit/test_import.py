@@ -91,6 +91,7 @@ def test_public_names_are_frozen():
         "data",
         "dtensor",
         "elastic",
+        "fft",
         "init",
         "init_device_mesh",
         "manual_seed",
@@ -107,6 +108,13 @@ def test_public_names_are_frozen():
 def test_public_name_resolves(name):
     assert getattr(hpcdist, name) is not None
     assert name in dir(hpcdist)
+
+
+@pytest.mark.parametrize("module", [hpcdist.autograd.functions, hpcdist.autograd.arrangement])
+def test_functions_are_to_be_had_from_the_top(module):
+    for name in module.__all__:
+        assert getattr(hpcdist, name) is getattr(module, name)
+        assert name in dir(hpcdist)
 
 
 def test_unknown_name_is_an_attribute_error():

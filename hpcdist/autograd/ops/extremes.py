@@ -41,6 +41,8 @@ MINIMUM = _of_two("minimum", lambda mine, other: mine > other)
 @row(unary_signature)
 def clamp(a: Array, *, min: float | None, max: float | None) -> tuple[Array, tuple[Array]]:
     """Move elements outside ``min .. max`` to the nearer end; None: no end on that side."""
+    if min is None and max is None:
+        raise ValueError("expected min, max or both")
     xp, out = namespace(a), a
     if min is not None:
         out = xp.maximum(out, _end(a, min))

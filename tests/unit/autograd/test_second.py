@@ -50,6 +50,8 @@ CASES = [
     ("getitem", (normal(3, 4),), {"index": np.array([0, 0, 2])}),
     ("put", (normal(3, 4),), {"index": np.array([0, 0, 2]), "shape": (5, 4)}),
     ("cat", (normal(3, 4), normal(3, 2)), {"dim": 1}),
+    ("stack", (normal(3, 4), normal(3, 4, seed=1)), {"dim": -1}),
+    ("broadcast_to", (normal(3, 1, 4),), {"shape": (2, 3, 5, 4)}),
     ("split", (normal(3, 5),), {"sizes": (2, 3), "dim": -1}),
 ]
 IDS = [f"{name}-{i}" for i, (name, _, _) in enumerate(CASES)]

@@ -1,0 +1,295 @@
+"""What can be done with a tensor: operators and methods, each of them one operation or two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdist.array import is_device
+from hpcdist.autograd.op import OPS
+from hpcdist.autograd.ops.reduce import Dims, reduced
+from hpcdist.errors import explain
+
+__all__ = ["Operand", "Operators", "binary", "call", "operand", "wrapped"]
+
+Operand: TypeAlias = Any
+"""A tensor, an array or a number."""
+
+
+class Operators:
+    """Methods of everything that can be the input of an operation."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+        @property
+        def ndim(self) -> int: ...
+        @property
+        def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def T(self) -> Self:  # noqa: N802 (NumPy's name)
+        """With its dimensions reversed."""
+        return self.transpose()
+
+    # ---- operators
+    def __add__(self, other: Operand) -> Self:
+        return binary("add", self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Operand) -> Self:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Self:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Self:
+        return binary("mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Operand) -> Self:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Self:
+        return binary("div", other, self)
+
+    def __matmul__(self, other: Operand) -> Self:
+        return binary("matmul", self, other)
+
+    def __rmatmul__(self, other: Operand) -> Self:
+        return binary("matmul", other, self)
+
+    def __neg__(self) -> Self:
+        return call("neg", self)
+
+    def __pow__(self, exponent: float) -> Self:
+        return call("pow", self, exponent=exponent)
+
+    def __getitem__(self, index: Any) -> Self:
+        return call("getitem", self, index=index)
+
+    # ---- methods that are operations
+    def exp(self) -> Self:
+        """Return e to the power of each element."""
+        return call("exp", self)
+
+    def log(self) -> Self:
+        """Return the natural logarithm of each element."""
+        return call("log", self)
+
+    def sqrt(self) -> Self:
+        """Return the square root of each element."""
+        return call("sqrt", self)
+
+    def tanh(self) -> Self:
+        """Return the hyperbolic tangent of each element."""
+        return call("tanh", self)
+
+    def erf(self) -> Self:
+        """Return the error function of each element."""
+        return call("erf", self)
+
+    def sin(self) -> Self:
+        """Return the sine of each element."""
+        return call("sin", self)
+
+    def cos(self) -> Self:
+        """Return the cosine of each element."""
+        return call("cos", self)
+
+    def abs(self) -> Self:
+        """Return the magnitude of each element."""
+        return call("abs", self)
+
+    __abs__ = abs
+
+    def sum(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """Add up the elements along ``dim`` (None: all)."""
+        return call("sum", self, dim=dim, keepdim=keepdim)
+
+    def mean(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """Average the elements along ``dim`` (None: all)."""
+        return call("mean", self, dim=dim, keepdim=keepdim)
+
+    def max(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Return the largest element; along a ``dim``, the largest elements and where they first are."""
+        found = call("max", self, dim=dim, keepdim=keepdim)
+        return found[0] if dim is None else found
+
+    def min(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Return the smallest element; along a ``dim``, the smallest elements and where they first are."""
+        found = call("min", self, dim=dim, keepdim=keepdim)
+        return found[0] if dim is None else found
+
+    def amax(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """Return the largest elements along ``dim`` (None: of all)."""
+        return call("max", self, dim=dim, keepdim=keepdim)[0]
+
+    def amin(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """Return the smallest elements along ``dim`` (None: of all)."""
+        return call("min", self, dim=dim, keepdim=keepdim)[0]
+
+    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Self:
+        """Return where the largest element first is along ``dim`` (None: among all, in one row)."""
+        return call("max", self, dim=dim, keepdim=keepdim)[1]
+
+    def argmin(self, dim: int | None = None, keepdim: bool = False) -> Self:
+        """Return where the smallest element first is along ``dim`` (None: among all, in one row)."""
+        return call("min", self, dim=dim, keepdim=keepdim)[1]
+
+    def sort(self, dim: int = -1, descending: bool = False) -> tuple[Self, Self]:
+        """Return the elements along ``dim`` in order, and where they were; equals keep their order."""
+        return call("sort", self, dim=dim, descending=descending)
+
+    def argsort(self, dim: int = -1, descending: bool = False) -> Self:
+        """Return the indices that put the elements along ``dim`` in order."""
+        return self.sort(dim, descending)[1]
+
+    def topk(self, k: int, dim: int = -1, largest: bool = True) -> tuple[Self, Self]:
+        """Return the k largest (or smallest) elements along ``dim``, the foremost first, and where they were."""
+        return call("topk", self, k=k, dim=dim, largest=largest)
+
+    def clamp(self, min: float | None = None, max: float | None = None) -> Self:
+        """Move elements outside ``min .. max`` to the nearer end."""
+        return call("clamp", self, min=min, max=max)
+
+    def cumsum(self, dim: int) -> Self:
+        """Add up the elements along ``dim`` as far as each."""
+        return call("cumsum", self, dim=dim)
+
+    def var(self, dim: Dims = None, correction: float = 1, keepdim: bool = False) -> Self:
+        """Return the variance along ``dim``: sum of squares divided by number of elements less ``correction``."""
+        return call("var", self, dim=dim, correction=correction, keepdim=keepdim)
+
+    def std(self, dim: Dims = None, correction: float = 1, keepdim: bool = False) -> Self:
+        """Return the square root of the variance; its gradient is 0 where it is 0."""
+        return call("std", self, dim=dim, correction=correction, keepdim=keepdim)
+
+    def norm(self, p: float = 2, dim: Dims = None, keepdim: bool = False) -> Self:
+        """Return ``sum(|x| ** p) ** (1 / p)`` along ``dim``, for p > 0 or infinity."""
+        return call("norm", self, p=p, dim=dim, keepdim=keepdim)
+
+    def masked_fill(self, mask: Operand, value: float) -> Self:
+        """Return the values with ``value`` in place of those where ``mask`` (bool) holds."""
+        return call("where", wrapped(mask), operand(value, self), self)
+
+    def softmax(self, dim: int) -> Self:
+        """Return ``exp(x) / sum(exp(x))`` along ``dim``."""
+        return call("softmax", self, dim=dim)
+
+    def reshape(self, *shape: Any) -> Self:
+        """Return the elements in another shape; one extent may be -1."""
+        return call("reshape", self, shape=flat(shape))
+
+    def transpose(self, *dims: Any) -> Self:
+        """Return the dimensions in another order (default: reversed)."""
+        return call("transpose", self, dims=flat(dims) or tuple(reversed(range(self.ndim))))
+
+    def view(self, *shape: Any) -> Self:
+        """Return :meth:`reshape`: a view of the same memory where it allows."""
+        return self.reshape(*shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
+        """Make one dimension of those from ``start_dim`` to ``end_dim``, which is included."""
+        shape, (start, end) = self.shape, reduced(max(self.ndim, 1), (start_dim, end_dim))
+        if start > end:
+            raise ValueError(
+                explain("flatten: dimensions", got=f"{start_dim} to {end_dim}", expected="the first one first")
+            )
+        stop = end + 1
+        return self.reshape((*shape[:start], math.prod(shape[start:stop]), *shape[stop:]))
+
+    def squeeze(self, dim: int | tuple[int, ...] | None = None) -> Self:
+        """Remove dimensions of extent one: those of ``dim`` that have it, or all."""
+        chosen = reduced(self.ndim, dim)
+        return self.reshape(tuple(n for d, n in enumerate(self.shape) if n != 1 or d not in chosen))
+
+    def unsqueeze(self, dim: int) -> Self:
+        """Insert a dimension of extent one at ``dim``."""
+        (place,) = reduced(self.ndim + 1, dim)
+        return self.reshape((*self.shape[:place], 1, *self.shape[place:]))
+
+    def permute(self, *dims: Any) -> Self:
+        """Return the dimensions in another order."""
+        return self.transpose(*dims)
+
+    def expand(self, *sizes: Any) -> Self:
+        """Stretch dimensions of extent one to ``sizes`` (-1: leave it), with new dimensions in front."""
+        wanted = flat(sizes)
+        own = (-1,) * (len(wanted) - self.ndim) + self.shape
+        if len(own) > len(wanted) or any(n == o == -1 for n, o in zip(wanted, own, strict=True)):
+            raise ValueError(
+                explain(
+                    "expand: sizes", got=wanted, expected=f"one for each of {self.shape}; new ones, in front, not -1"
+                )
+            )
+        return call("broadcast_to", self, shape=tuple(o if n == -1 else n for o, n in zip(own, wanted, strict=True)))
+
+    def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Cut into pieces of the given sizes (an int: of that size, the last may be shorter) along ``dim``."""
+        n = self.shape[dim]
+        if isinstance(sizes, int):
+            sizes = [min(sizes, n - start) for start in range(0, n, sizes)]
+        return call("split", self, sizes=tuple(sizes), dim=dim)
+
+    def to(self, dtype: npt.DTypeLike) -> Self:
+        """Return the values in another dtype."""
+        return self if np.dtype(dtype) == self.dtype else call("cast", self, dtype=np.dtype(dtype))
+
+
+def call(name: str, *inputs: Any, **attrs: Any) -> Any:
+    """Run the operation called ``name``."""
+    from hpcdist.autograd.tape import apply
+
+    return apply(OPS[name], *inputs, **attrs)
+
+
+def binary(name: str, a: Operand, b: Operand) -> Any:
+    """Run an operation on two operands, of which at least one is tensor-like; numbers take the dtype of the other."""
+    return call(name, operand(a, b), operand(b, a))
+
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
+def wrapped(x: Operand, dtype: npt.DTypeLike | None = None) -> Any:
+    """Return ``x``, as a tensor if it is an array or a number."""
+    from hpcdist.autograd.tensor import Tensor
+
+    if hasattr(type(x), "requires_grad"):
+        return x
+    return Tensor(x if is_device(x) else np.asarray(x, dtype))
+
+
+def operand(x: Operand, other: Operand) -> Any:
+    """Return ``x`` as one of two operands, of which at least one is tensor-like."""
+    if not hasattr(type(x), "requires_grad"):
+        return wrapped(x, _weak(x, other.dtype))
+    if isinstance(other, _NUMBERS) and (dtype := _weak(other, x.dtype)) != x.dtype:
+        return x.to(dtype)
+    return x
+
+
+def _weak(x: Operand, other: np.dtype[Any]) -> np.dtype[Any] | None:
+    """Return the dtype of an operand: a number takes the other's, unless that cannot hold its kind; None: its own."""
+    if not isinstance(x, _NUMBERS):
+        return None
+    if isinstance(x, (complex, np.complexfloating)) and other.kind != "c":
+        return np.result_type(other, np.complex64)
+    if isinstance(x, (float, np.floating)) and other.kind in "biu":
+        return np.dtype(np.float32)
+    return other
+
+
+def flat(arguments: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return integers that were passed one by one or as a sequence."""
+    return tuple(arguments[0]) if len(arguments) == 1 and not isinstance(arguments[0], int) else tuple(arguments)
