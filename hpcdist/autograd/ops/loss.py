@@ -15,10 +15,10 @@ from hpcdist.autograd.pool import empty
 from hpcdist.kernels import loss as kernels
 from hpcdist.kernels.gemm import gemm
 
-__all__ = ["CROSS_ENTROPY", "LINEAR_CROSS_ENTROPY"]
+__all__ = ["CROSS_ENTROPY", "LINEAR_CROSS_ENTROPY", "checked_targets"]
 
 
-def _checked(targets: Array, lead: tuple[int, ...], num_classes: int, ignore_index: int) -> tuple[Array, int]:
+def checked_targets(targets: Array, lead: tuple[int, ...], num_classes: int, ignore_index: int) -> tuple[Array, int]:
     """Return the targets, of shape ``lead``, as a contiguous vector of int64, and how many of them count."""
     if targets.shape != lead:
         raise ValueError(f"targets {targets.shape} for rows of logits {lead}: expected the same")
@@ -54,7 +54,7 @@ def cross_entropy(
     """Return -log softmax(logits)[target], averaged or added up: logits (..., classes), targets (...), integers."""
     check_floating(logits)
     rows = rows_of(contiguous(logits))
-    t, count = _checked(targets, logits.shape[:-1], rows.shape[1], ignore_index)
+    t, count = checked_targets(targets, logits.shape[:-1], rows.shape[1], ignore_index)
     scale = _scale(count, reduction)
     total = kernels.cross_entropy(rows, t, ignore_index)
     return namespace(logits).asarray(total * scale, logits.dtype), (rows, t, scale)
@@ -82,7 +82,7 @@ def linear_cross_entropy(
     rows = rows_of(contiguous(x))
     if w.ndim != 2 or w.shape[1] != rows.shape[1]:
         raise ValueError("expected x (..., k) and weight (classes, k)")
-    t, count = _checked(targets, x.shape[:-1], len(w), ignore_index)
+    t, count = checked_targets(targets, x.shape[:-1], len(w), ignore_index)
     scale = _scale(count, reduction)
     logits = empty((min(chunk_rows, len(rows)), len(w)), x.dtype, x)
     gx, gw = (empty(rows.shape, x.dtype, x), empty(w.shape, w.dtype, w)) if recording else (None, None)
