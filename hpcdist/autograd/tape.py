@@ -28,6 +28,7 @@ __all__ = [
     "backward",
     "enable_grad",
     "is_grad_enabled",
+    "is_replaying",
     "no_grad",
     "queue_callback",
     "saved_values",
@@ -229,6 +230,11 @@ def queue_callback(fn: Callable[[], None]) -> None:
     if not TAPE.replays:
         raise RuntimeError("queue_callback: no backward is running\n  do       call it from a vjp or a hook")
     TAPE.replays[-1].callbacks.setdefault(fn, None)
+
+
+def is_replaying() -> bool:
+    """Say whether a backward is running on this thread."""
+    return bool(TAPE.replays)
 
 
 def is_grad_enabled() -> bool:

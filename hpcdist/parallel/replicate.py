@@ -12,27 +12,21 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from hpcdist.array import Array, namespace
-from hpcdist.autograd import Tensor, queue_callback
-from hpcdist.comm import Communicator, DeviceMesh, Work
+from hpcdist.array import Array
+from hpcdist.autograd import Tensor, is_replaying, queue_callback
+from hpcdist.comm import Communicator, DeviceMesh, ReduceOp
 from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
+from hpcdist.parallel.bucket import Bucket, close, cut_at, flat_gradients, open_, tell
 from hpcdist.parallel.unit import Unit, claim
 
 __all__ = ["Replica", "replicate"]
 
 BUCKET_BYTES = 4 << 20
-
-
-class _Bucket:
-    """Gradients that travel together: a stretch of a flat buffer, complete when its last unit is."""
-
-    def __init__(self, buffer: Array, units: list[Unit]) -> None:
-        self.buffer, self.units = buffer, units
-        self.work: Work[Array] | None = None
 
 
 class Replica:
@@ -51,12 +45,15 @@ class Replica:
         self.comm = comm.dup()  # buckets keep an order of their own
         self.wait_s = 0.0
         self._sync, self._factor = True, float(comm.size)
-        self._check_same()
+        self._check_same("parameters", [_described(*named) for named in module.named_parameters()])
+        self._check_same("buffers", [_described(*named) for named in module.named_buffers()])
         self._units = self._make_units(units)
+        self._known = {id(p) for unit in self._units for p in unit.parameters}
         self._buckets = self._make_buckets(bucket_bytes)
+        self._check_same("buckets", [(b.buffer.size, str(b.buffer.dtype)) for b in self._buckets])
         self._started = 0
         self._complete: set[Unit] = set()
-        self._reduced = False
+        self._reduced = self._reducing = False
         self._send_from_first()
 
     # ---- setting up
@@ -68,31 +65,30 @@ class Replica:
             )
         return units
 
-    def _check_same(self) -> None:
-        """Make sure that all ranks have the same parameters, before the first message that would not fit."""
-        mine = [(name, p.shape, str(p.dtype), p.requires_grad) for name, p in self.module.named_parameters()]
+    def _check_same(self, what: str, mine: list[Any]) -> None:
+        """Make sure that all ranks have the same, before the first message that would not fit."""
         for rank, theirs in enumerate(self.comm.all_gather_object(mine)):
             different = [pair for pair in itertools.zip_longest(theirs, mine) if pair[0] != pair[1]]
             if different:
                 raise ValueError(
                     explain(
-                        f"replicate: parameters of rank {rank} and rank {self.comm.rank} differ",
+                        f"replicate: {what} of rank {rank} and rank {self.comm.rank} differ",
                         got=different[0][0],
                         expected=different[0][1],
-                        do="build the same model on every rank",
+                        do="build the same model, and replicate it alike, on every rank",
                     )
                 )
 
-    def _make_buckets(self, bucket_bytes: int) -> list[_Bucket]:
+    def _make_buckets(self, bucket_bytes: int) -> list[Bucket]:
         buckets = []
         by_dtype: dict[np.dtype[np.generic], list[tuple[Unit, list[Tensor]]]] = {}
         for unit in reversed(self._units):
             for dtype in dict.fromkeys(p.dtype for p in unit.parameters):
                 by_dtype.setdefault(dtype, []).append((unit, [p for p in unit.parameters if p.dtype == dtype]))
         for group in by_dtype.values():
-            for pieces in _cut_at(group, bucket_bytes):
+            for pieces in cut_at(group, bucket_bytes):
                 parameters = [p for _, piece in pieces for p in piece]
-                buckets.append(_Bucket(_flat_gradients(parameters), [unit for unit, _ in pieces]))
+                buckets.append(Bucket(flat_gradients(parameters), [unit for unit, _ in pieces]))
         return buckets
 
     def _send_from_first(self) -> None:
@@ -103,6 +99,8 @@ class Replica:
     # ---- the exchange of a unit
     def gather(self, unit: Unit) -> tuple[Array, ...]:
         """Return the parameters themselves."""
+        if self._reducing and not is_replaying():
+            self._recover()
         return tuple(p.data for p in unit.parameters)
 
     def home(self, unit: Unit, slot: int) -> tuple[Array, float]:
@@ -117,6 +115,7 @@ class Replica:
         if not self._sync:
             return
         queue_callback(self.finish)
+        self._reducing = True
         if unit.gathered <= 0:
             self._complete.add(unit)
         while self._started < len(self._buckets) and self._complete.issuperset(self._buckets[self._started].units):
@@ -128,8 +127,10 @@ class Replica:
         self._started += 1
         for unit in bucket.units:
             for p in unit.parameters:
-                _close(p)
-        bucket.work = self.comm.iall_reduce(bucket.buffer, out=bucket.buffer)
+                close(p)
+        # an average is rounded once: sums of 16-bit floats may be out of their range
+        bucket.op = ReduceOp.AVG if self._factor == self.comm.size > 1 else ReduceOp.SUM
+        bucket.work = self.comm.iall_reduce(bucket.buffer, bucket.op, out=bucket.buffer)
         self.comm.watch(bucket.work)
 
     def finish(self) -> None:
@@ -137,6 +138,28 @@ class Replica:
 
         Collective over the communicator. Called at the end of a backward that reached the module.
         """
+        self._check_known()
+        self._reduce_rest()
+        for bucket in self._buckets:
+            if bucket.op is ReduceOp.SUM and self._factor != 1:
+                bucket.buffer /= bucket.buffer.dtype.type(self._factor)
+        self._end()
+        for unit in self._units:
+            for p in unit.parameters:
+                tell(p)
+
+    def _check_known(self) -> None:
+        """Refuse parameters that would silently be trained on this rank alone."""
+        for name, p in self.module.named_parameters():
+            if p.requires_grad and id(p) not in self._known:
+                raise RuntimeError(
+                    explain(
+                        f"replicate: {name} is trained now, and was not when the module was replicated",
+                        do="unfreeze or replace parameters before replicate",
+                    )
+                )
+
+    def _reduce_rest(self) -> None:
         while self._started < len(self._buckets):
             self._start_next()
         begin = time.perf_counter()
@@ -144,15 +167,24 @@ class Replica:
             assert bucket.work is not None
             bucket.work.wait()
         self.wait_s += time.perf_counter() - begin
-        for bucket in self._buckets:
-            if self._factor != 1:
-                bucket.buffer /= bucket.buffer.dtype.type(self._factor)
-        self._started, self._reduced = 0, True
+
+    def _end(self) -> None:
+        """Let gradients be written again, now that they are whole."""
+        self._started, self._reduced, self._reducing = 0, True, False
         self._complete.clear()
         for unit in self._units:
             unit.gathered = 0
             for p in unit.parameters:
-                _open(p)
+                open_(p)
+
+    def _recover(self) -> None:
+        """Take part in what a backward that failed here left undone, and forget its gradients.
+
+        Collective over the communicator: ranks whose backward did not fail have waited for it.
+        """
+        self._reduce_rest()
+        self._end()
+        self.module.zero_grad()
 
     def _start_anew(self) -> None:
         if any(p.grad is not None for unit in self._units for p in unit.parameters):
@@ -226,52 +258,5 @@ def _repeated(module: Module) -> list[Module]:
     return found
 
 
-def _cut_at(group: list[tuple[Unit, list[Tensor]]], bucket_bytes: int) -> Iterator[list[tuple[Unit, list[Tensor]]]]:
-    pieces: list[tuple[Unit, list[Tensor]]] = []
-    held = 0
-    for unit, parameters in group:
-        pieces.append((unit, parameters))
-        held += sum(p.data.nbytes for p in parameters)
-        if held >= bucket_bytes:
-            yield pieces
-            pieces, held = [], 0
-    if pieces:
-        yield pieces
-
-
-def _flat_gradients(parameters: list[Tensor]) -> Array:
-    """Give the gradients of ``parameters`` homes that lie side by side, and return all of it: zeros."""
-    first = parameters[0].data
-    flat: Array = namespace(first).zeros(sum(p.size for p in parameters), first.dtype)
-    start = 0
-    for p in parameters:
-        p.home = flat[start : start + p.size].reshape(p.shape)
-        start += p.size
-    return flat
-
-
-def _close(parameter: Tensor) -> None:
-    """Make sure that the gradient lies in its home and that nothing is added to it while it is being reduced."""
-    home = parameter.home
-    assert home is not None
-    if parameter.grad is None:
-        home[...] = 0
-    elif parameter.grad is not home:
-        home[...] = parameter.grad
-    parameter.grad = home
-    if hasattr(home.flags, "writeable"):
-        home.flags.writeable = False
-
-
-def _open(parameter: Tensor) -> None:
-    """Let the gradient be written again, now that it is whole, and tell those who asked to be told."""
-    home = parameter.home
-    assert home is not None
-    if hasattr(home.flags, "writeable"):
-        home.flags.writeable = True
-    for hook in parameter.hooks:
-        changed = hook(home)
-        if changed is not None:
-            home[...] = changed
-    for done in parameter.done_hooks:
-        done(parameter)
+def _described(name: str, tensor: Tensor) -> tuple[Any, ...]:
+    return name, tensor.shape, str(tensor.dtype), tensor.requires_grad

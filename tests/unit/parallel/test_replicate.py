@@ -224,3 +224,93 @@ def test_reductions_start_while_backward_runs():
     # backward goes through layers 2, 1, 0: what lies behind is on its way
     assert [n - before for n in posted] == [0, 1, 2]
     assert replica.comm.counts["all_reduce"] - before == 4
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_was_frozen_afterwards_gets_no_gradient(whole):
+    expected = summed([data(r) for r in range(2)])
+
+    def rank(comm):
+        model = build()
+        replicate(model, comm)
+        frozen = model.inner[1].weight
+        if whole:
+            model.inner[1].requires_grad_(False)
+        frozen.requires_grad = False
+        model(data(comm.rank)).backward()
+        assert frozen.grad is None
+        return {n: g for n, g in grads_of(model).items() if not n.startswith("inner.1")}
+
+    for found in local.run(2, rank):
+        assert_close(found, {n: expected[n] for n in found}, 0.5)
+
+
+def test_what_was_unfrozen_afterwards_is_the_same_error_everywhere():
+    def rank(comm):
+        model = build()
+        replicate(model, comm)
+        model.scale.requires_grad = True
+        with pytest.raises(RuntimeError, match="scale is trained now"):
+            model(data(comm.rank)).backward()
+        return True
+
+    assert local.run(2, rank) == [True, True]
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2), (1,)])
+def test_a_backward_that_failed_is_made_up_for_by_the_next(ranks):
+    expected = summed([data(r) for r in range(3)])
+
+    def rank(comm):
+        model = build()
+        replicate(model, comm, bucket_bytes=1)
+        layer, armed = model.inner[1], [comm.rank in ranks]
+
+        def forward(x):
+            y = nn.Linear.forward(layer, x)
+            y.register_hook(lambda _: 1 / 0 if armed[0] else None)
+            return y
+
+        layer.forward = forward
+        try:
+            model(data(comm.rank, 1)).backward()
+        except ZeroDivisionError:
+            assert armed.pop()
+            armed.append(False)
+        model.zero_grad()
+        model(data(comm.rank)).backward()
+        return grads_of(model)
+
+    for found in local.run(3, rank, timeout_s=20):
+        assert_close(found, expected, 1 / 3)
+
+
+def test_buffers_and_buckets_that_differ_are_the_same_error_everywhere():
+    def buffers(comm):
+        model = build()
+        model.register_buffer("seen", np.zeros(2 + comm.rank))
+        return lambda: replicate(model, comm)
+
+    def buckets(comm):
+        model = build()
+        return lambda: replicate(model, comm, bucket_bytes=1 + comm.rank * 10_000)
+
+    for make in (buffers, buckets):
+
+        def rank(comm, make=make):
+            with pytest.raises(ValueError, match=f"{make.__name__} of rank"):
+                make(comm)()
+            return True
+
+        assert local.run(2, rank) == [True, True]
+
+
+def test_averages_of_16_bit_gradients_stay_in_range():
+    def rank(comm):
+        model = nn.LayerNorm(2, dtype=np.float16)
+        replicate(model, comm)
+        model(Tensor(np.ones((1, 2), np.float16))).backward(np.full((1, 2), 30000, np.float16))
+        return model.bias.grad
+
+    for grad in local.run(3, rank):
+        np.testing.assert_array_equal(grad, np.float16(30000))
