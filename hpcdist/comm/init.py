@@ -6,10 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from hpcdist.backends import cpu
+from hpcdist.backends.parent import is_worker
 from hpcdist.comm import local
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.launched import launched
 from hpcdist.comm.mpi.world import runs_already, world
+from hpcdist.errors import LaunchError, explain
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -53,7 +55,7 @@ def init(
     Raises
     ------
     LaunchError
-        If several processes were started but each finds itself alone, or no MPI can be loaded.
+        If several processes were started but each finds itself alone, or no MPI can be loaded, or in a worker.
     """
     global _default
     plain = comm is None and (timeout_s, reproducible, threads, abort_on_error) == _PLAIN
@@ -85,6 +87,9 @@ def _open(comm: MPI.Comm | int | Communicator | None, timeout_s: float, reproduc
         from hpcdist.comm.mpi.communicator import MpiCommunicator
 
         return MpiCommunicator.adopt(comm, timeout_s=timeout_s, reproducible=reproducible)
+    if is_worker():
+        do = 'put what starts the job under: if __name__ == "__main__"'
+        raise LaunchError(explain("init: called in a worker of a DataLoader, which imports the job's file", do=do))
     if launched(os.environ) is None and not runs_already():
         return local.solo(timeout_s=timeout_s, reproducible=reproducible)
     return world(timeout_s=timeout_s, reproducible=reproducible)

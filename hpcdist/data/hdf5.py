@@ -9,11 +9,10 @@ import h5py
 import numpy as np
 
 from hpcdist.array import Array
+from hpcdist.data.mapped import extremes
 from hpcdist.errors import explain
 
 __all__ = ["read_tokens"]
-
-_BLOCK = 1 << 24
 
 
 def read_tokens(path: Path, name: str) -> tuple[Array, int]:
@@ -33,7 +32,7 @@ def read_tokens(path: Path, name: str) -> tuple[Array, int]:
         dataset = _dataset(file, path, name)
         tokens = _mapped(file, dataset, path)
         stated = dataset.attrs.get("vocab_size")
-    low, high = _extremes(tokens)
+    low, high = extremes(tokens)
     vocab_size = high + 1 if stated is None else _integer(stated, path)
     if low < 0 or high >= vocab_size:
         raise ValueError(
@@ -86,12 +85,6 @@ def _mapped(file: Any, dataset: Any, path: Path) -> Array:
         whole: Array = dataset[()]
         return whole
     return np.memmap(path, dataset.dtype, mode="r", offset=offset, shape=dataset.shape)
-
-
-def _extremes(tokens: Array) -> tuple[int, int]:
-    """Return the least and the largest id, block by block, since a mapped file may exceed the memory."""
-    blocks = [tokens[i : i + _BLOCK] for i in range(0, len(tokens), _BLOCK)]
-    return min(int(block.min()) for block in blocks), max(int(block.max()) for block in blocks)
 
 
 def _integer(value: Any, path: Path) -> int:

@@ -1,15 +1,20 @@
-"""Batches, fetched ahead by one thread."""
+"""Batches, fetched ahead by one thread, or by processes."""
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sized
-from dataclasses import dataclass
+from contextlib import closing
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
+from hpcdist.data.ahead import Ahead
+from hpcdist.data.batch import BatchSampler
+from hpcdist.data.collate import default_collate
 from hpcdist.data.order import Indices
+from hpcdist.data.sampler import RandomSampler, SequentialSampler
+from hpcdist.data.worker import Collate, fetch
+from hpcdist.data.workers import Workers
 from hpcdist.errors import explain
 
 __all__ = ["DataLoader", "Dataset"]
@@ -19,38 +24,82 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Dataset(Protocol[T_co]):
-    """What a loader needs of a dataset."""
+    """What a loader needs of a dataset: this, or ``__getitem__`` for single samples, which are then collated."""
 
     def batch(self, indices: Indices, /) -> T_co:
         """Return the samples ``indices`` as one batch."""
 
 
 class DataLoader(Generic[T]):
-    """Iterate over ``dataset.batch(indices)`` for every entry of ``batches``, fetching ahead.
+    """Iterate over the batches of a dataset, fetching ahead.
 
     The thread lives as long as one iteration: it ends with the last batch, when the loop is left, or with the
-    first error, which is raised in the loop with the thread's traceback.
+    first error, which is raised in the loop with the traceback of the thread or worker. Workers live as long as the
+    loader; they import the job's file, never call MPI, and end with their rank. An iteration that was left is gone on
+    with by the next one.
 
     Parameters
     ----------
-    dataset : Dataset
-        Its ``batch`` is called in the thread.
-    batches : iterable of index arrays
-        Iterated once an epoch, in the thread.
+    dataset : Dataset, or any object with ``__getitem__`` (and ``__len__``, unless who chooses samples needs none)
+        Its ``batch(indices)`` is called in the thread or in workers; without that, or with ``collate_fn``, samples are
+        fetched one by one.
+    batch_size : int, or iterable of index arrays
+        Samples a batch; or all batches, as ``batch_sampler``.
+    shuffle : bool
+        A new random order each epoch, of ``seed``; else 0, 1, 2, ...
+    sampler : iterable of int, optional
+        Chooses samples and their order.
+    batch_sampler : iterable of index arrays, optional
+        Chooses batches; iterated once an epoch, in the thread.
+    num_workers : int
+        Processes that fetch; 0: this one does.
+    collate_fn : function of a list of samples, optional
+        Default: :func:`default_collate`.
+    drop_last : bool
+        Leave out a last batch that is not full.
     prefetch : int
-        Batches held ready; 0: none, and no thread.
+        Batches held ready; 0: none, and no thread. Each worker has two more at work.
     timeout_s : float
         Longest wait for one batch, seconds.
     """
 
     def __init__(
-        self, dataset: Dataset[T], batches: Iterable[Indices], *, prefetch: int = 2, timeout_s: float = 1800
+        self,
+        dataset: Dataset[T] | Any,
+        batch_size: int | Iterable[Any] = 1,
+        shuffle: bool = False,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Any] | None = None,
+        num_workers: int = 0,
+        collate_fn: Collate | None = None,
+        *,
+        drop_last: bool = False,
+        seed: int = 0,
+        prefetch: int = 2,
+        timeout_s: float = 1800,
     ) -> None:
         if prefetch < 0:
             raise ValueError(explain("DataLoader: prefetch", got=prefetch, expected="0 or more batches"))
-        self.dataset, self.batches = dataset, batches
-        self.prefetch, self.timeout_s = prefetch, timeout_s
+        if num_workers < 0:
+            raise ValueError(explain("DataLoader: num_workers", got=num_workers, expected="0 or more processes"))
+        if batch_sampler is None and not isinstance(batch_size, int):
+            batch_sampler, batch_size = batch_size, 1
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            got, expected = "batches, and batch_size, shuffle, sampler or drop_last", "one or the other"
+            raise ValueError(explain("DataLoader: who chooses the samples", got=got, expected=expected))
+        if sampler is not None and shuffle:
+            raise ValueError(explain("DataLoader: shuffle", got="a sampler too", expected="one or the other"))
+        self.dataset, self.prefetch, self.timeout_s = dataset, prefetch, timeout_s
+        if batch_sampler is None:
+            if sampler is None:
+                sized = cast(Sized, dataset)
+                sampler = RandomSampler(sized, seed=seed) if shuffle else SequentialSampler(sized)
+            batch_sampler = BatchSampler(sampler, cast(int, batch_size), drop_last)
+        self.batches = batch_sampler
+        self.collate_fn = collate_fn if collate_fn or hasattr(dataset, "batch") else default_collate
+        self._workers = Workers(dataset, self.collate_fn, num_workers, timeout_s) if num_workers else None
         self._delivered = 0
+        self._state: dict[str, Any] | None = None
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch, if ``batches`` has a length."""
@@ -62,81 +111,82 @@ class DataLoader(Generic[T]):
 
     def __iter__(self) -> Generator[T, None, None]:
         """Yield the batches; after :meth:`load_state_dict` only those not yet delivered."""
+        return self._iterated_by_state() if self._sampler_state() else self._iterated_by_count()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the running epoch is, by batches delivered (not those fetched ahead).
+
+        That is the state of the sampler, if it has one: that of a :class:`DistributedSampler` fits any number of
+        ranks. Else it is the number of batches.
+        """
+        state = self._state or self._sampler_state()
+        return {"sampler": state} if state else {"delivered": self._delivered}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after what had been delivered; it is not fetched again.
+
+        Raises
+        ------
+        ValueError
+            If ``state`` is of a sampler that is not here.
+        """
+        if ("sampler" in state) != bool(self._sampler_state()):
+            expected = "that of a loader that chooses its samples in the same way"
+            raise ValueError(explain("DataLoader: state", got=sorted(state), expected=expected))
+        if "sampler" in state:
+            cast(Any, self.batches).load_state_dict(state["sampler"])
+        else:
+            self._delivered = state["delivered"]
+
+    def close(self) -> None:
+        """End the workers; the loader cannot be used any more if it had any."""
+        if self._workers:
+            self._workers.close()
+
+    # ---- the two ways to know where one is
+    def _iterated_by_count(self) -> Generator[T, None, None]:
         start, self._delivered = self._delivered, 0
         for count, batch in enumerate(self._fetched(islice(self.batches, start, None)), start + 1):
             self._delivered = count
             yield batch
         self._delivered = 0
 
-    def state_dict(self) -> dict[str, int]:
-        """Return how many batches of the running epoch have been delivered (not those fetched ahead)."""
-        return {"delivered": self._delivered}
+    def _iterated_by_state(self) -> Generator[T, None, None]:
+        batches = cast(Any, self.batches)
+        self._state, states = self._sampler_state(), deque[dict[str, Any]]()
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue after ``state["delivered"]`` batches; those before are not fetched again."""
-        self._delivered = state["delivered"]
+        def drawn() -> Iterator[Indices]:
+            for indices in batches:
+                states.append(batches.state_dict())
+                yield indices
 
-    def _fetched(self, batches: Iterator[Indices]) -> Iterator[T]:
+        ended = False
+        try:
+            with closing(self._fetched(drawn())) as fetched:
+                for batch in fetched:
+                    self._state = states.popleft()
+                    yield batch
+            ended = True
+        finally:
+            if not ended:
+                batches.load_state_dict(self._state)  # the sampler is ahead by what was fetched
+            self._state = None
+
+    def _sampler_state(self) -> dict[str, Any]:
+        """Return the state of who chooses the batches; empty if there is none."""
+        return dict(self.batches.state_dict()) if hasattr(self.batches, "state_dict") else {}
+
+    def _fetched(self, batches: Iterator[Indices]) -> Generator[T, None, None]:
+        source: Iterator[T] = (
+            self._workers.map(batches)
+            if self._workers
+            else (fetch(self.dataset, self.collate_fn, indices) for indices in batches)
+        )
         if self.prefetch == 0:
-            yield from map(self.dataset.batch, batches)
+            yield from source
             return
-        ahead = _Ahead(map(self.dataset.batch, batches), self.prefetch, self.timeout_s)
+        ahead = Ahead(source, self.prefetch, self.timeout_s)
         try:
             yield from ahead
         finally:
             ahead.stop()
-
-
-@dataclass(frozen=True)
-class _Failure:
-    error: BaseException
-
-
-class _End:
-    """Follows the last batch."""
-
-
-class _Ahead(Generic[T]):
-    """Run an iterator in a thread, at most ``depth`` results ahead of who takes them."""
-
-    def __init__(self, source: Iterator[T], depth: int, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._free = threading.Semaphore(depth)
-        self._ready: queue.SimpleQueue[T | _Failure | _End] = queue.SimpleQueue()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(source,), name="hpcdist-loader", daemon=True)
-        self._thread.start()
-
-    def __iter__(self) -> Iterator[T]:
-        while not isinstance(item := self._next(), _End):
-            if isinstance(item, _Failure):
-                raise item.error
-            yield item
-            self._free.release()
-
-    def stop(self) -> None:
-        """End the thread; a fetch that is under way is waited for."""
-        self._stopped.set()
-        self._free.release()
-        self._thread.join(self._timeout_s)
-
-    def _next(self) -> T | _Failure | _End:
-        try:
-            return self._ready.get(timeout=self._timeout_s)
-        except queue.Empty:
-            raise TimeoutError(
-                explain(
-                    "DataLoader: no batch",
-                    got=f"nothing after {self._timeout_s} s",
-                    do="look at the storage the data comes from, or raise timeout_s",
-                )
-            ) from None
-
-    def _run(self, source: Iterator[T]) -> None:
-        try:
-            while self._free.acquire() and not self._stopped.is_set():
-                self._ready.put(next(source))
-        except StopIteration:
-            self._ready.put(_End())
-        except BaseException as error:
-            self._ready.put(_Failure(error))

@@ -1,4 +1,4 @@
-"""The order of an epoch: a permutation that depends on the seed and the epoch, on nothing else."""
+"""The order of an epoch: permutations and draws that depend on the seed and the epoch, on nothing else."""
 
 from __future__ import annotations
 
@@ -10,31 +10,40 @@ import numpy.typing as npt
 
 from hpcdist.errors import explain
 
-__all__ = ["Indices", "check_seed", "epoch_order"]
+__all__ = ["Indices", "check_seed", "epoch_draws", "epoch_order", "epoch_words"]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 """Sample numbers, one-dimensional."""
 
 
 @functools.lru_cache(maxsize=2)
-def epoch_order(num_samples: int, seed: int, epoch: int) -> Indices:
+def epoch_order(num_samples: int, seed: int, epoch: int, round: int = 0) -> Indices:
     """Return a permutation of ``range(num_samples)``, read-only; the last two are kept.
 
-    One Philox word a sample, keyed by (seed, epoch), is sorted: raw words are part of NumPy's promise of
-    stability, ``Generator.permutation`` is not, and a checkpoint must find the same order under any later
-    NumPy.
+    One Philox word a sample is sorted: raw words are part of NumPy's promise of stability,
+    ``Generator.permutation`` is not, and a checkpoint must find the same order under any later NumPy.
 
     Raises
     ------
     ValueError
         If ``seed`` or ``epoch`` is not a number that fits in 64 bits.
     """
-    check_seed(seed)
-    check_seed(epoch, "epoch")
-    words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(num_samples)
-    order = np.argsort(words, kind="stable").astype(np.int64)
+    order = np.argsort(epoch_words(num_samples, seed, epoch, round), kind="stable").astype(np.int64)
     order.flags.writeable = False
     return order
+
+
+def epoch_words(count: int, seed: int, epoch: int, round: int = 0) -> npt.NDArray[np.uint64]:
+    """Return random 64-bit words keyed by (seed, epoch); a round has words of its own."""
+    check_seed(seed)
+    check_seed(epoch, "epoch")
+    bits = np.random.Philox(key=np.array([seed, epoch], np.uint64), counter=np.array([0, 0, round, 0], np.uint64))
+    return np.asarray(bits.random_raw(count), np.uint64)
+
+
+def epoch_draws(count: int, seed: int, epoch: int) -> npt.NDArray[np.float64]:
+    """Return random numbers in [0, 1) keyed by (seed, epoch), multiples of 2^-53."""
+    return (epoch_words(count, seed, epoch) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def check_seed(value: int, name: str = "seed") -> None:

@@ -1,106 +1,65 @@
-"""The samples of one rank, by torch's rule or exactly once each."""
+"""The samples of an epoch in an order: all, some, or drawn. Random ones depend on the seed and the epoch only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence, Sized
 
 import numpy as np
+import numpy.typing as npt
 
-from hpcdist.data.order import Indices, epoch_order
+from hpcdist.data.order import Indices, check_seed, epoch_draws, epoch_order
 from hpcdist.errors import explain
 
-__all__ = ["DistributedSampler"]
+__all__ = [
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "SubsetRandomSampler",
+    "WeightedRandomSampler",
+    "check_position",
+]
 
 
-class DistributedSampler:
-    """Deal the samples of an epoch to ranks like cards: rank r gets positions r, r + num_replicas, ...
+class Sampler(ABC):
+    """Base of samplers: the order of an epoch, and a place in it.
 
-    Three ways to treat a remainder: by default the first samples of the order are repeated until all ranks
-    have equally many (torch's rule; a mean over them counts some samples twice); ``drop_last=True`` leaves
-    the tail out; ``pad=False`` deals every sample exactly once, so ranks may differ by one, and some may get
-    none.
+    An epoch that was iterated to its end is followed by the next; one that was left goes on where it was left.
 
-    Parameters
+    Attributes
     ----------
-    dataset : sized or int
-        The dataset, of which only the length is used, or the number of samples; 0 is legal.
-    num_replicas, rank : int
-        How many ranks share the samples, and which of them this one is.
-    shuffle : bool
-        Deal a permutation that depends on ``seed`` and the epoch only (:meth:`set_epoch`); else 0, 1, 2, ...
-    seed : int
-        The same on every rank.
-    drop_last : bool
-        Leave out the samples that do not fill a round; there is nothing to pad then.
-    pad : bool
-        False: exact mode.
-
-    Raises
-    ------
-    ValueError
-        If ``rank`` is not in ``range(num_replicas)``.
+    seed, epoch : int
+        What the order depends on.
     """
 
-    def __init__(
-        self,
-        dataset: Sized | int,
-        num_replicas: int,
-        rank: int,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        pad: bool = True,
-    ) -> None:
-        if num_replicas < 1 or not 0 <= rank < num_replicas:
-            raise ValueError(
-                explain(
-                    "DistributedSampler: rank",
-                    got=f"rank {rank} of num_replicas {num_replicas}",
-                    expected="0 <= rank < num_replicas",
-                )
-            )
-        self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
-        if self.num_samples < 0:
-            raise ValueError(explain("DistributedSampler: number of samples", got=self.num_samples, expected=">= 0"))
-        self.num_replicas, self.rank = num_replicas, rank
-        self.shuffle, self.seed, self.drop_last, self.pad = shuffle, seed, drop_last, pad
-        self.epoch = 0
+    def __init__(self, seed: int = 0) -> None:
+        check_seed(seed)
+        self.seed, self.epoch = seed, 0
         self._position = 0
 
+    @abstractmethod
+    def indices(self) -> Indices:
+        """Return the samples of the epoch, in order."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples of an epoch."""
+
     def set_epoch(self, epoch: int) -> None:
-        """Choose the permutation; a new epoch starts at its beginning."""
+        """Choose the order; a new epoch starts at its beginning."""
         if epoch != self.epoch:
             self.epoch, self._position = epoch, 0
 
-    def indices(self) -> Indices:
-        """Return all of this rank's samples of the epoch, in order."""
-        n, size = self.num_samples, self.num_replicas
-        order = epoch_order(n, self.seed, self.epoch) if self.shuffle else np.arange(n)
-        if self.drop_last:
-            order = order[: n - n % size]
-        elif self.pad and n:
-            order = np.resize(order, n + -n % size)
-        return order[self.rank :: size]
-
-    def __len__(self) -> int:
-        """Return the number of samples of this rank in an epoch."""
-        n, size = self.num_samples, self.num_replicas
-        if self.drop_last:
-            return n // size
-        return -(-n // size) if self.pad else len(range(self.rank, n, size))
-
     def __iter__(self) -> Iterator[int]:
-        """Yield this rank's samples; after :meth:`load_state_dict` only those not yet yielded."""
-        mine = self.indices()
-        start, self._position = self._position, 0
-        for position in range(start, len(mine)):
+        """Yield the samples that the epoch has left, and go on to the next epoch."""
+        order = self.indices()
+        for position in range(self._position, len(order)):
             self._position = position + 1
-            yield int(mine[position])
-        self._position = 0
+            yield int(order[position])
+        self.epoch, self._position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch and how many of its samples this rank has yielded."""
+        """Return the epoch, and how many of its samples have been yielded."""
         return {"epoch": self.epoch, "position": self._position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -109,15 +68,165 @@ class DistributedSampler:
         Raises
         ------
         ValueError
-            If the position lies beyond this rank's samples.
+            If the position lies beyond the epoch.
         """
-        if not 0 <= state["position"] <= len(self):
-            raise ValueError(
-                explain(
-                    "DistributedSampler: position in the epoch",
-                    got=state["position"],
-                    expected=f"at most {len(self)}, this rank's samples",
-                    do="load it with the dataset and number of ranks that saved it",
-                )
-            )
+        check_position(type(self).__name__, state["position"], len(self))
         self.epoch, self._position = state["epoch"], state["position"]
+
+
+class SequentialSampler(Sampler):
+    """Every sample once: 0, 1, 2, ...
+
+    Parameters
+    ----------
+    data_source : sized or int
+        The dataset, of which only the length is used, or the number of samples.
+    """
+
+    def __init__(self, data_source: Sized | int) -> None:
+        super().__init__()
+        self._count = _length(data_source)
+
+    def indices(self) -> Indices:
+        """Return 0, 1, 2, ..."""
+        return np.arange(self._count)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return self._count
+
+
+class RandomSampler(Sampler):
+    """Samples in random order: every one once, or drawn independently.
+
+    Parameters
+    ----------
+    data_source : sized or int
+        The dataset, of which only the length is used, or the number of samples.
+    replacement : bool
+        True: every draw is among all samples.
+    num_samples : int, optional
+        Draws an epoch; default: as many as samples. Without replacement, more than these are permutations in a row.
+    seed : int
+        Of the orders.
+
+    Raises
+    ------
+    ValueError
+        If there are draws but no samples.
+    """
+
+    def __init__(
+        self, data_source: Sized | int, replacement: bool = False, num_samples: int | None = None, *, seed: int = 0
+    ) -> None:
+        super().__init__(seed)
+        self._count, self.replacement = _length(data_source), replacement
+        self.num_samples = self._count if num_samples is None else num_samples
+        _check_draws("RandomSampler", self.num_samples, self._count, unlimited=True)
+
+    def indices(self) -> Indices:
+        """Return the draws of the epoch."""
+        if self.replacement:
+            return (epoch_draws(self.num_samples, self.seed, self.epoch) * self._count).astype(np.int64)
+        rounds = range(-(-self.num_samples // max(self._count, 1)))
+        orders = [epoch_order(self._count, self.seed, self.epoch, i) for i in rounds]
+        return np.concatenate([*orders, np.empty(0, np.int64)])[: self.num_samples]
+
+    def __len__(self) -> int:
+        """Return the number of draws."""
+        return self.num_samples
+
+
+class SubsetRandomSampler(Sampler):
+    """The given samples, every one once, in random order.
+
+    Parameters
+    ----------
+    indices : sequence of int
+        What to draw from.
+    seed : int
+        Of the orders.
+    """
+
+    def __init__(self, indices: Sequence[int] | Indices, *, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.subset = np.asarray(indices, np.int64).reshape(-1)
+
+    def indices(self) -> Indices:
+        """Return the samples in the order of the epoch."""
+        return self.subset[epoch_order(len(self.subset), self.seed, self.epoch)]
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.subset)
+
+
+class WeightedRandomSampler(Sampler):
+    """Draws in which sample i is as likely as its weight says.
+
+    Parameters
+    ----------
+    weights : sequence of float, shape (n,)
+        At least 0, not all 0; they need not add up to one.
+    num_samples : int
+        Draws an epoch.
+    replacement : bool
+        False: no sample is drawn twice (Efraimidis and Spirakis 2006: the largest of ``log(u) / weight``).
+    seed : int
+        Of the draws.
+
+    Raises
+    ------
+    ValueError
+        If weights make no sense, or fewer than ``num_samples`` of them are above 0 without replacement.
+    """
+
+    def __init__(self, weights: npt.ArrayLike, num_samples: int, replacement: bool = True, *, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.weights = np.asarray(weights, np.float64)
+        self.num_samples, self.replacement = num_samples, replacement
+        w = self.weights
+        if w.ndim != 1 or not np.isfinite(w).all() or (w < 0).any():
+            text = "finite numbers >= 0, 1-D"
+            raise ValueError(explain("WeightedRandomSampler: weights", got=f"{w.dtype} {w.shape}", expected=text))
+        _check_draws("WeightedRandomSampler", num_samples, int((w > 0).sum()), unlimited=replacement)
+
+    def indices(self) -> Indices:
+        """Return the draws of the epoch."""
+        if not self.replacement:
+            return self._distinct()
+        edges = np.cumsum(self.weights)
+        draws = epoch_draws(self.num_samples, self.seed, self.epoch) * (edges[-1] if len(edges) else 0)
+        # rounding may put a draw on the last edge
+        last = len(edges) - 1 - int(np.argmax(self.weights[::-1] > 0)) if len(edges) else 0
+        return np.minimum(np.searchsorted(edges, draws, side="right"), last).astype(np.int64)
+
+    def _distinct(self) -> Indices:
+        possible = np.flatnonzero(self.weights)
+        draws = 1 - epoch_draws(len(possible), self.seed, self.epoch)  # in (0, 1]
+        keys = -np.log(draws) / self.weights[possible]
+        return possible[np.argsort(keys, kind="stable")[: self.num_samples]]
+
+    def __len__(self) -> int:
+        """Return the number of draws."""
+        return self.num_samples
+
+
+def check_position(sampler: str, position: int, length: int) -> None:
+    """Object to a state that does not fit an epoch of ``length`` samples."""
+    if not 0 <= position <= length:
+        what, expected = f"{sampler}: position in the epoch", f"at most {length}, its number of samples"
+        raise ValueError(explain(what, got=position, expected=expected, do="load it with the dataset that saved it"))
+
+
+def _length(data_source: Sized | int) -> int:
+    count = data_source if isinstance(data_source, int) else len(data_source)
+    if count < 0:
+        raise ValueError(explain("sampler: number of samples", got=count, expected="at least 0"))
+    return count
+
+
+def _check_draws(sampler: str, draws: int, available: int, *, unlimited: bool) -> None:
+    if draws < 0 or (draws and not available) or (draws > available and not unlimited):
+        expected = f"at least 0, at most {available}, those there are" if available == 0 or not unlimited else ">= 0"
+        raise ValueError(explain(f"{sampler}: num_samples", got=draws, expected=expected))

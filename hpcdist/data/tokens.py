@@ -6,7 +6,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from hpcdist.array import Array
+from hpcdist.data.mapped import is_npy, map_npy, map_raw, token_dtype
 from hpcdist.data.text import file_bytes, folder_bytes, stdlib_bytes
 from hpcdist.errors import explain
 
@@ -34,7 +38,7 @@ class TokenData:
     description: str
 
 
-def open_tokens(path: str | os.PathLike[str] | None = None) -> TokenData:
+def open_tokens(path: str | os.PathLike[str] | None = None, dtype: npt.DTypeLike | None = None) -> TokenData:
     """Open training data.
 
     Parameters
@@ -42,7 +46,10 @@ def open_tokens(path: str | os.PathLike[str] | None = None) -> TokenData:
     path : path, optional
         None: the source of the running Python's standard library, as bytes. A text file: its bytes. A folder:
         the bytes of all regular files by relative path. An HDF5 file: its 1-D integer dataset ``tokens``;
-        FILE:NAME names another one.
+        FILE:NAME names another one. A ``.npy`` file: its 1-D integer array. FILE:DTYPE, as ``data.bin:uint16``: nothing
+        but ids. The last two are memory-mapped, and their largest id + 1 is the size of the vocabulary.
+    dtype : dtype, optional
+        Of a file that holds nothing but ids, instead of FILE:DTYPE.
 
     Raises
     ------
@@ -54,7 +61,7 @@ def open_tokens(path: str | os.PathLike[str] | None = None) -> TokenData:
         If it is empty, or does not hold tokens.
     """
     try:
-        data = _stdlib() if path is None else _open(os.fspath(path))
+        data = _stdlib() if path is None else _open(os.fspath(path), dtype)
     except OSError as error:
         if error.errno is None:
             raise
@@ -62,7 +69,7 @@ def open_tokens(path: str | os.PathLike[str] | None = None) -> TokenData:
             explain(
                 "training data cannot be read",
                 got=f"{error.filename or path}: {error.strerror}",
-                expected="a readable text file, folder, or HDF5 file (FILE or FILE:NAME)",
+                expected="a readable text file, folder, .npy file, or HDF5 file (FILE or FILE:NAME)",
             )
         ) from error
     data.tokens.flags.writeable = False
@@ -83,7 +90,7 @@ def split(tokens: Array, fraction: float = 0.05) -> tuple[Array, Array]:
     return tokens[:cut], tokens[cut:]
 
 
-def _open(text: str) -> TokenData:
+def _open(text: str, dtype: npt.DTypeLike | None) -> TokenData:
     path, name = Path(text), ""
     if not path.exists() and ":" in text:
         file, _, name = text.rpartition(":")
@@ -92,11 +99,18 @@ def _open(text: str) -> TokenData:
         raise ValueError(explain("training data", got=path, expected="a regular file or a folder"))
     if path.is_dir() and not name:
         return _folder(path)
+    if dtype is not None:
+        return _ids(path, *map_raw(path, np.dtype(dtype)))
     if _is_hdf5(path):
         return _hdf5(path, name or "tokens")
+    stated = token_dtype(name) if name else None
+    if stated:
+        return _ids(path, *map_raw(path, stated))
     if name:
-        raise ValueError(explain("training data: FILE:NAME", got=text, expected="FILE in HDF5 format"))
-    return _text(path)
+        raise ValueError(
+            explain("training data: FILE:NAME", got=text, expected="FILE in HDF5 format, or an integer type")
+        )
+    return _ids(path, *map_npy(path)) if is_npy(path) else _text(path)
 
 
 def _stdlib() -> TokenData:
@@ -119,6 +133,10 @@ def _hdf5(path: Path, name: str) -> TokenData:
 
     tokens, vocab_size = read_tokens(path, name)
     return TokenData(tokens, vocab_size, f"{path}:{name}, {len(tokens):,} tokens of {vocab_size:,}")
+
+
+def _ids(path: Path, tokens: Array, vocab_size: int) -> TokenData:
+    return TokenData(tokens, vocab_size, f"{path}, {len(tokens):,} tokens of {vocab_size:,}")
 
 
 def _is_hdf5(path: Path) -> bool:

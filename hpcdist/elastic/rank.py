@@ -17,7 +17,7 @@ from hpcdist.backends import cpu
 from hpcdist.comm import failure
 from hpcdist.comm.launched import launched
 from hpcdist.elastic.job import Job
-from hpcdist.elastic.parent import die_with_parent
+from hpcdist.backends.parent import die_with_parent
 
 __all__ = ["run_job"]
 

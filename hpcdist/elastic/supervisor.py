@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from hpcdist.elastic import processes
-from hpcdist.elastic.parent import die_with_parent
+from hpcdist.backends.parent import die_with_parent
 
 __all__ = ["Supervisor"]
 

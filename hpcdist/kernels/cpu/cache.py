@@ -65,7 +65,7 @@ class Statistics:
 STATISTICS = Statistics()
 
 
-class KernelCache(_Cache):  # type: ignore[misc]
+class KernelCache(_Cache):
     """What numba asks for the compiled forms of one function, and gives new ones to.
 
     Parameters

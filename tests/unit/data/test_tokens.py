@@ -182,3 +182,47 @@ def test_split_holds_out_the_last_twentieth(n, held):
 def test_bad_fraction(fraction):
     with pytest.raises(ValueError, match="fraction"):
         split(np.arange(5), fraction)
+
+
+class TestMapped:
+    @pytest.mark.parametrize("dtype", ["u1", "<u2", ">i4", "i8"])
+    def test_npy(self, tmp_path, dtype):
+        ids = np.random.default_rng(0).integers(0, 200, 100).astype(dtype)
+        np.save(tmp_path / "t.npy", ids)
+        data = open_tokens(tmp_path / "t.npy")
+        assert isinstance(data.tokens, np.memmap)
+        np.testing.assert_array_equal(data.tokens, ids)
+        assert (data.tokens.dtype, data.vocab_size) == (ids.dtype, ids.max() + 1)
+
+    def test_raw_ids_of_a_type(self, tmp_path):
+        ids = np.array([1, 50256, 7], "<u2")
+        ids.tofile(tmp_path / "t.bin")
+        for data in (open_tokens(f"{tmp_path}/t.bin:uint16"), open_tokens(tmp_path / "t.bin", "uint16")):
+            assert isinstance(data.tokens, np.memmap)
+            assert (data.tokens.tolist(), data.vocab_size) == (ids.tolist(), 50257)
+        assert open_tokens(tmp_path / "t.bin").tokens.tobytes() == ids.tobytes()  # without a type: bytes
+
+    @pytest.mark.parametrize(
+        ("ids", "message"),
+        [
+            (np.array([0.5]), "float64"),
+            (np.zeros((2, 2), int), r"shape \(2, 2\)"),
+            (np.zeros(0, int), r"shape \(0,\)"),
+            (np.array([3, -1]), "none below 0"),
+            (np.array([None]), "damaged"),
+        ],
+    )
+    def test_what_is_no_stream_of_tokens(self, tmp_path, ids, message):
+        np.save(tmp_path / "t.npy", ids, allow_pickle=True)
+        with pytest.raises(ValueError, match=message):
+            open_tokens(tmp_path / "t.npy")
+
+    def test_damaged_files(self, tmp_path):
+        np.save(tmp_path / "t.npy", np.arange(1000))
+        path = tmp_path / "t.npy"
+        path.write_bytes(path.read_bytes()[:3000])
+        with pytest.raises(ValueError, match="damaged"):
+            open_tokens(path)
+        (tmp_path / "odd.bin").write_bytes(b"123")
+        with pytest.raises(ValueError, match="multiple of 2"):
+            open_tokens(f"{tmp_path}/odd.bin:uint16")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 
-__all__ = ["die_with_parent"]
+__all__ = ["WORKER", "die_with_parent", "is_worker"]
+
+WORKER = "hpcdist-worker"
+"""What the names of worker processes begin with."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,3 +31,9 @@ def die_with_parent(number: signal.Signals, parent: int | None = None) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != expected:
         os.kill(os.getpid(), number)
+
+
+def is_worker() -> bool:
+    """Say whether this is a process that a rank started to fetch data; it is no rank, and must not call MPI."""
+    library = sys.modules.get("multiprocessing.process")
+    return library is not None and library.current_process().name.startswith(WORKER)

@@ -1,0 +1,86 @@
+"""Datasets that workers can import."""
+
+import os
+import time
+
+import numpy as np
+
+
+class Squares:
+    """Sample i is i squared; fails at 13; sleeps a second at 99; ends its process at 66."""
+
+    def batch(self, indices):
+        if 13 in indices:
+            raise KeyError("marker-13")
+        if 66 in indices:
+            os._exit(3)
+        if 99 in indices:
+            time.sleep(1)
+        return np.square(indices)
+
+
+class Rows:
+    """Samples one by one, as dicts; large ones."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        return {"x": np.full((256, 256), index, np.float32), "process": os.getpid()}
+
+
+class UnfriendlyError(Exception):
+    """Cannot be pickled and back: its constructor wants two."""
+
+    def __init__(self, a, b):
+        super().__init__(f"{a} {b}")
+
+
+class Refuses:
+    def batch(self, indices):
+        raise UnfriendlyError("marker", "two")
+
+
+class Environment:
+    """Says what a worker is."""
+
+    def batch(self, indices):
+        import sys
+
+        import hpcdist
+        from hpcdist.backends import cpu
+
+        try:
+            hpcdist.init()
+            said = "initialised"
+        except hpcdist.comm.DistError as error:
+            said = f"wrong class {error}"
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+        return "mpi4py" in sys.modules, cpu.num_threads(), said
+
+
+def total(samples):
+    return sum(int(sample["x"][0, 0]) for sample in samples)
+
+
+JOB = """
+import os, sys, time
+import numpy as np
+from hpcdist.data import DataLoader
+
+class Slow:
+    def batch(self, indices):
+        time.sleep(0.05)
+        return os.getpid(), np.ones(1 << 20)
+
+if __name__ == "__main__":
+    loader = DataLoader(Slow(), [np.arange(1)] * 1000, num_workers=2)
+    batches = iter(loader)
+    print(*sorted({next(batches)[0] for _ in range(4)}), flush=True)
+    if "end" in sys.argv:
+        sys.exit(0)
+    if "raise" in sys.argv:
+        raise ValueError("marker")
+    time.sleep(60)
+"""
