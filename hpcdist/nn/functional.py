@@ -8,16 +8,41 @@ import numpy as np
 
 from hpcdist.autograd import Tensor, apply, ops, random
 from hpcdist.errors import explain
+from hpcdist.nn.functional_conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from hpcdist.nn.functional_spatial import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    batch_norm,
+    group_norm,
+    interpolate,
+    max_pool1d,
+    max_pool2d,
+)
 
 __all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "batch_norm",
+    "conv1d",
+    "conv2d",
+    "conv_transpose1d",
+    "conv_transpose2d",
     "cross_entropy",
     "dropout",
     "embedding",
     "gelu",
+    "group_norm",
+    "interpolate",
     "layer_norm",
     "linear",
     "linear_cross_entropy",
     "log_softmax",
+    "max_pool1d",
+    "max_pool2d",
     "packed_attention",
     "relu",
     "rms_norm",

@@ -1,0 +1,243 @@
+"""Pooling, interpolation and norms of lines and planes of channels, under the names of torch.nn.functional."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hpcdist.array import namespace
+from hpcdist.autograd import Tensor, apply, ops
+from hpcdist.errors import explain
+from hpcdist.nn.functional_conv import Sizes, numbers
+
+__all__ = [
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "avg_pool1d",
+    "avg_pool2d",
+    "batch_norm",
+    "group_norm",
+    "interpolate",
+    "max_pool1d",
+    "max_pool2d",
+]
+
+_MODES = {"nearest": (1, 2), "linear": (1,), "bilinear": (2,)}
+
+
+# ---------------------------------------------------------------- pooling
+def max_pool1d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Return the largest element of each window on x (n, c, width).
+
+    Parameters
+    ----------
+    stride : int or sequence of int, optional
+        Default: the size of the window.
+    padding : int or sequence of int
+        Elements at either side that are never the largest; at most half the window.
+    ceil_mode : bool
+        Whether a last window may reach past the end.
+    """
+    return _max_pool("max_pool1d", 1, x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """Return the largest element of each window on x (n, c, height, width); parameters as in :func:`max_pool1d`."""
+    return _max_pool("max_pool2d", 2, x, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+def _max_pool(
+    name: str,
+    dims: int,
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+) -> Tensor:
+    size = numbers(f"{name}: kernel_size", kernel_size, dims, 1)
+    return apply(
+        ops.MAX_POOL,
+        x,
+        kernel_size=size,
+        stride=size if stride is None else numbers(f"{name}: stride", stride, dims, 1),
+        padding=numbers(f"{name}: padding", padding, dims),
+        dilation=numbers(f"{name}: dilation", dilation, dims, 1),
+        ceil_mode=ceil_mode,
+    )
+
+
+def avg_pool1d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """Return the mean of each window on x (n, c, width).
+
+    Parameters
+    ----------
+    stride, padding, ceil_mode
+        As in :func:`max_pool1d`; the padding is zeros.
+    count_include_pad : bool
+        Whether the padding counts as elements.
+    """
+    return _avg_pool("avg_pool1d", 1, x, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """Return the mean of each window on x (n, c, height, width); parameters as in :func:`avg_pool1d`."""
+    return _avg_pool("avg_pool2d", 2, x, kernel_size, stride, padding, ceil_mode, count_include_pad)
+
+
+def _avg_pool(
+    name: str,
+    dims: int,
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> Tensor:
+    size = numbers(f"{name}: kernel_size", kernel_size, dims, 1)
+    return apply(
+        ops.AVG_POOL,
+        x,
+        kernel_size=size,
+        stride=size if stride is None else numbers(f"{name}: stride", stride, dims, 1),
+        padding=numbers(f"{name}: padding", padding, dims),
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+    )
+
+
+def adaptive_avg_pool1d(x: Tensor, output_size: Sizes) -> Tensor:
+    """Return the means of ``output_size`` stretches, of lengths as equal as may be, of x (n, c, width)."""
+    return apply(ops.ADAPTIVE_AVG_POOL, x, output_size=numbers("adaptive_avg_pool1d: output_size", output_size, 1, 1))
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: Sizes) -> Tensor:
+    """Return the means of ``output_size`` patches, of sizes as equal as may be, of x (n, c, height, width)."""
+    return apply(ops.ADAPTIVE_AVG_POOL, x, output_size=numbers("adaptive_avg_pool2d: output_size", output_size, 2, 1))
+
+
+def interpolate(
+    x: Tensor,
+    size: Sizes | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """Return x (n, c, ...) in another resolution.
+
+    Parameters
+    ----------
+    size : int or sequence of int, optional
+        Of the result; or say ``scale_factor``, which the result's extents (rounded down) and coordinates follow.
+    mode : str
+        ``"nearest"``, ``"linear"`` (lines) or ``"bilinear"`` (planes).
+    align_corners : bool, optional
+        Whether the centres of the first and last element stay where they are; else the outer ends of the line or
+        plane do. Not for ``"nearest"``.
+    """
+    dims = x.ndim - 2
+    if dims not in _MODES.get(mode, ()):
+        raise ValueError(
+            explain("interpolate: mode", got=f"{mode!r} for {x.shape}", expected="nearest, linear (lines) or bilinear")
+        )
+    if (size is None) == (scale_factor is None):
+        raise ValueError(explain("interpolate", got=f"{size}, {scale_factor}", expected="size or scale_factor"))
+    if mode == "nearest" and align_corners is not None:
+        raise ValueError(explain("interpolate: align_corners", got=align_corners, expected="None with mode 'nearest'"))
+    scale = None
+    if scale_factor is not None:
+        scale = (
+            (float(scale_factor),) * dims if isinstance(scale_factor, (int, float)) else tuple(map(float, scale_factor))
+        )
+        size = [math.floor(n * s) for n, s in zip(x.shape[2:], scale, strict=True)]
+    assert size is not None
+    extents = numbers("interpolate: size", size, dims, 1)
+    return apply(ops.INTERPOLATE, x, size=extents, scale=scale, mode=mode, align_corners=bool(align_corners))
+
+
+# ---------------------------------------------------------------- norms
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return the batch norm of x (n, c, ...).
+
+    Parameters
+    ----------
+    running_mean, running_var : Tensor (c,), optional
+        Used unless ``training``, and moved towards the batch's mean and unbiased variance if it is.
+    weight, bias : Tensor (c,), optional
+        Gain and shift of each channel.
+    training : bool
+        Whether the statistics are those of the batch.
+    momentum : float
+        How far the running statistics move, from 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If the batch has a single value a channel, or there are no statistics to use.
+    """
+    gain, shift = _gain_and_shift(x, weight, bias)
+    if not training:
+        if running_mean is None or running_var is None:
+            raise ValueError(explain("batch_norm: statistics", got="none", do="pass running_mean and running_var"))
+        return apply(ops.BATCH_NORM_EVAL, x, running_mean, running_var, gain, shift, eps=eps)
+    y, mean, var = apply(ops.BATCH_NORM, x, gain, shift, eps=eps)
+    count = x.size // x.shape[1]
+    for running, now in ((running_mean, mean.data), (running_var, var.data * (count / (count - 1)))):
+        if running is not None:
+            running.data[...] = (1 - momentum) * running.data + momentum * now
+    result: Tensor = y
+    return result
+
+
+def group_norm(
+    x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Return the norm of x (n, c, ...) over each sample's ``num_groups`` groups of channels: weight and bias (c,)."""
+    return apply(ops.GROUP_NORM, x, *_gain_and_shift(x, weight, bias), num_groups=num_groups, eps=eps)
+
+
+def _gain_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    if x.ndim < 2:
+        raise ValueError(explain("norm of channels: x", got=x.shape, expected="(batch, channels, ...)"))
+    xp, channels = namespace(x.data), x.shape[1]
+    gain = Tensor(xp.ones(channels, x.dtype)) if weight is None else weight
+    return gain, Tensor(xp.zeros(channels, x.dtype)) if bias is None else bias
