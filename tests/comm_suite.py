@@ -388,6 +388,20 @@ def check_split(comm):
     group.free()
 
 
+def check_split_refuses_what_mpi_cannot_take(comm):
+    """On every rank, and before any other rank waits in a call that has no time limit."""
+    for color, key in ((-1, 0), (2**31, 0), (1.5, 0), ("a", 0), (0, 2**31), (0, 0.5)):
+        with pytest.raises(ValueError, match=r"split: (color|key)"):
+            comm.split(color, key)
+    assert comm.split(2**31 - 1, np.int64(-comm.rank)).size == comm.size
+
+
+def check_objects_have_a_root_in_the_group(comm):
+    for root in (-1, comm.size):
+        with pytest.raises(ValueError, match="broadcast_object: root"):
+            comm.broadcast_object(1, root)
+
+
 def check_node_and_twin(comm):
     node = comm.split_node()
     assert (node.rank, node.size) == (comm.rank, comm.size)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from hpcdist.array import Array
 from hpcdist.errors import explain
 
-__all__ = ["check_array", "check_out", "check_parts", "check_rank", "dimension", "extents", "slices"]
+__all__ = ["check_array", "check_out", "check_parts", "check_rank", "check_split", "dimension", "extents", "slices"]
+
+_LARGEST = 2**31 - 1
 
 
 def check_array(verb: str, name: str, x: object) -> None:
@@ -35,6 +39,14 @@ def check_rank(verb: str, argument: str, rank: int, size: int) -> None:
     if not 0 <= rank < size:
         expected = f"a rank of the group, 0 to {size - 1}"
         raise ValueError(explain(f"{verb}: {argument}", got=rank, expected=expected))
+
+
+def check_split(color: int | None, key: int) -> None:
+    """Refuse what MPI cannot take, before other ranks wait where no time limit helps."""
+    for name, value, least in (("color", color, 0), ("key", key, -_LARGEST)):
+        if value is not None and not (isinstance(value, (int, np.integer)) and least <= value <= _LARGEST):
+            expected = f"an integer, {least} to {_LARGEST}" + (", or None" if name == "color" else "")
+            raise ValueError(explain(f"split: {name}", got=value, expected=expected))
 
 
 def check_parts(parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], size: int) -> None:

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any
 
 from hpcdist.array import Array
+from hpcdist.comm.arguments import check_rank
 from hpcdist.comm.work import Work
 
 __all__ = ["Communicator", "ReduceOp"]
@@ -194,6 +195,7 @@ class Communicator(ABC):
 
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
         """Return the root's picklable ``value``. Collective over the group."""
+        check_rank("broadcast_object", "root", root, self.size)
         return self.all_gather_object(value if self.rank == root else None)[root]
 
     # ---- groups

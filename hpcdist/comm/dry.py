@@ -174,13 +174,12 @@ class DryCommunicator(Communicator):
         self.calls.append(self._call("all_gather_object", None, None, len(data), (self.size - 1) * len(data)))
         return [pickle.loads(data)] * self.size
 
-    def split(self, color: int | None, key: int = 0) -> DryCommunicator | None:  # noqa: ARG002 (all say the same)
+    def split(self, color: int | None, key: int = 0) -> DryCommunicator | None:
         """Form a group of all ranks, which are taken to say the same color as this one; None with color None.
 
         Collective over the group. Where ranks differ, :meth:`split_by` makes the groups that they would make.
         """
-        if color is not None and color < 0:
-            raise ValueError(explain("split: color", got=color, expected="an integer >= 0, or None"))
+        arguments.check_split(color, key)
         self._note("split", 0)
         return None if color is None else self._group(range(self.size), f"{self.name}/{color}")
 

@@ -182,8 +182,7 @@ class LocalCommunicator(Communicator):
 
         Collective over the group: ranks that want no part call it with ``color=None``.
         """
-        if color is not None and color < 0:
-            raise ValueError(explain("split: color", got=color, expected="an integer >= 0, or None"))
+        arguments.check_split(color, key)
 
         def finish(meeting: Meeting) -> LocalCommunicator | None:
             if color is None:

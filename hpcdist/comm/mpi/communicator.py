@@ -261,8 +261,7 @@ class MpiCommunicator(Communicator):
 
         Collective over the group: ranks that want no part call it with ``color=None``.
         """
-        if color is not None and color < 0:
-            raise ValueError(explain("split: color", got=color, expected="an integer >= 0, or None"))
+        arguments.check_split(color, key)
         self.barrier()  # has a time limit, which MPI_Comm_split has not
         handle = self.handle.Split(MPI.UNDEFINED if color is None else color, key)
         return None if handle == MPI.COMM_NULL else self._derived(handle, f"{self.name}/{color}")
