@@ -4,8 +4,19 @@ from hpcdist.nn import functional, init
 from hpcdist.nn.activation import GELU, Flatten, ReLU, Sigmoid, SiLU, Tanh
 from hpcdist.nn.channelnorm import BatchNorm1d, BatchNorm2d, GroupNorm, InstanceNorm1d, InstanceNorm2d
 from hpcdist.nn.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
+from hpcdist.nn.deferral import deferred, materialize
 from hpcdist.nn.gpt import GPT, GPTConfig
-from hpcdist.nn.layers import CrossEntropyLoss, Dropout, Embedding, LayerNorm, Linear, ModuleList, RMSNorm, Sequential
+from hpcdist.nn.layers import Dropout, Embedding, LayerNorm, Linear, ModuleList, RMSNorm, Sequential
+from hpcdist.nn.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    SmoothL1Loss,
+)
 from hpcdist.nn.module import Module, Parameter
 from hpcdist.nn.resolution import (
     AdaptiveAvgPool1d,
@@ -19,10 +30,15 @@ from hpcdist.nn.resolution import (
 from hpcdist.nn.transformer import MLP, MultiheadAttention, TransformerBlock
 
 __all__ = [
+    "GELU",
+    "GPT",
+    "MLP",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
     "AvgPool1d",
     "AvgPool2d",
+    "BCELoss",
+    "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
     "Conv1d",
@@ -33,15 +49,16 @@ __all__ = [
     "Dropout",
     "Embedding",
     "Flatten",
-    "GELU",
-    "GPT",
     "GPTConfig",
     "GroupNorm",
+    "HuberLoss",
     "InstanceNorm1d",
     "InstanceNorm2d",
+    "KLDivLoss",
+    "L1Loss",
     "LayerNorm",
     "Linear",
-    "MLP",
+    "MSELoss",
     "MaxPool1d",
     "MaxPool2d",
     "Module",
@@ -53,9 +70,12 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "SmoothL1Loss",
     "Tanh",
     "TransformerBlock",
     "Upsample",
+    "deferred",
     "functional",
     "init",
+    "materialize",
 ]

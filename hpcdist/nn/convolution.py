@@ -11,6 +11,7 @@ from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
 from hpcdist.nn import functional as F
 from hpcdist.nn import init
+from hpcdist.nn.deferral import empty
 from hpcdist.nn.functional_conv import Sizes, numbers
 from hpcdist.nn.module import Module, Parameter
 
@@ -46,8 +47,8 @@ class _Convolution(Module):
             )
         size = numbers(f"{type(self).__name__}: kernel_size", kernel_size, self.dims, 1)
         rows, each = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
-        self.weight = Parameter(np.empty((rows, each // groups, *size), dtype))
-        self.bias = Parameter(np.empty(out_channels, dtype)) if bias else None
+        self.weight = Parameter(empty((rows, each // groups, *size), dtype))
+        self.bias = Parameter(empty(out_channels, dtype)) if bias else None
         bound = max(each // groups * math.prod(size), 1) ** -0.5
         for parameter in self.slots.values():
             init.uniform_(parameter, -bound, bound)

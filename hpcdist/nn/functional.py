@@ -9,6 +9,17 @@ import numpy as np
 from hpcdist.autograd import Tensor, apply, ops, random
 from hpcdist.errors import explain
 from hpcdist.nn.functional_conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from hpcdist.nn.functional_loss import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    linear_cross_entropy,
+    mse_loss,
+    smooth_l1_loss,
+)
 from hpcdist.nn.functional_spatial import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -27,6 +38,8 @@ __all__ = [
     "avg_pool1d",
     "avg_pool2d",
     "batch_norm",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "conv1d",
     "conv2d",
     "conv_transpose1d",
@@ -36,25 +49,27 @@ __all__ = [
     "embedding",
     "gelu",
     "group_norm",
+    "huber_loss",
     "interpolate",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
     "linear",
     "linear_cross_entropy",
     "log_softmax",
     "max_pool1d",
     "max_pool2d",
+    "mse_loss",
     "packed_attention",
     "relu",
     "rms_norm",
     "rotary",
     "silu",
+    "smooth_l1_loss",
     "softmax",
     "swiglu",
 ]
 
-IGNORE_INDEX = -100
-CHUNK_ROWS = 512
-"""Rows of logits that exist at a time: as large as keeps the products efficient."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -131,33 +146,6 @@ def packed_attention(qkv: Tensor, num_heads: int, is_causal: bool = True) -> Ten
 def rotary(qkv: Tensor, num_heads: int, base: float = 10000.0) -> Tensor:
     """Rotate q and k of packed q, k, v by their positions (rotary embedding)."""
     return apply(ops.ROTARY, qkv, num_heads=num_heads, base=base)
-
-
-def cross_entropy(logits: Tensor, targets: Any, ignore_index: int = IGNORE_INDEX, reduction: str = "mean") -> Tensor:
-    """Return -log softmax(logits)[target] in nats, averaged or added up over the targets that are not ``ignore_index``.
-
-    Parameters
-    ----------
-    logits : Tensor, shape (..., classes)
-        Classes come last, unlike in torch.
-    targets : integer array or Tensor, shape (...)
-    """
-    return apply(ops.CROSS_ENTROPY, logits, _plain(targets), ignore_index=ignore_index, reduction=reduction)
-
-
-def linear_cross_entropy(
-    x: Tensor, weight: Tensor, targets: Any, ignore_index: int = IGNORE_INDEX, reduction: str = "mean"
-) -> Tensor:
-    """Return ``cross_entropy(x @ weight.T, targets)`` without the logits: x (..., k), weight (classes, k)."""
-    return apply(
-        ops.LINEAR_CROSS_ENTROPY,
-        x,
-        weight,
-        _plain(targets),
-        ignore_index=ignore_index,
-        reduction=reduction,
-        chunk_rows=CHUNK_ROWS,
-    )
 
 
 def _plain(indices: Any) -> Any:

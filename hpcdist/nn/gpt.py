@@ -104,7 +104,8 @@ class GPT(Module):
                 init.zeros_(parameter)
             elif parameter.ndim == 2:
                 ends_branch = name.endswith(("proj.weight", "fc2.weight"))
-                init.normal_(parameter, 0.02 / ((2 * self.config.num_layers) ** 0.5 if ends_branch else 1), name=name)
+                branches = 2 * self.config.num_layers if ends_branch else 1
+                init.normal_(parameter, std=0.02 / branches**0.5, name=name)
 
     def forward(self, tokens: Any, targets: Any = None) -> Tensor:
         """Return logits (batch, seq, vocab_size), or with ``targets`` their mean cross-entropy in nats.

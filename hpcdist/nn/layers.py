@@ -12,9 +12,10 @@ from hpcdist.autograd import Tensor, apply, ops
 from hpcdist.errors import explain
 from hpcdist.nn import functional as F
 from hpcdist.nn import init
+from hpcdist.nn.deferral import empty
 from hpcdist.nn.module import Module, Parameter
 
-__all__ = ["CrossEntropyLoss", "Dropout", "Embedding", "LayerNorm", "Linear", "ModuleList", "RMSNorm", "Sequential"]
+__all__ = ["Dropout", "Embedding", "LayerNorm", "Linear", "ModuleList", "RMSNorm", "Sequential"]
 
 
 class ModuleList(Module):
@@ -68,8 +69,8 @@ class Linear(Module):
         self, in_features: int, out_features: int, bias: bool = True, dtype: npt.DTypeLike = np.float32
     ) -> None:
         super().__init__()
-        self.weight = Parameter(np.empty((out_features, in_features), dtype))
-        self.bias = Parameter(np.empty(out_features, dtype)) if bias else None
+        self.weight = Parameter(empty((out_features, in_features), dtype))
+        self.bias = Parameter(empty(out_features, dtype)) if bias else None
         bound = max(in_features, 1) ** -0.5
         for parameter in self.slots.values():
             init.uniform_(parameter, -bound, bound)
@@ -83,7 +84,7 @@ class Embedding(Module):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__()
-        self.weight = init.normal_(Parameter(np.empty((num_embeddings, embedding_dim), dtype)))
+        self.weight = init.normal_(Parameter(empty((num_embeddings, embedding_dim), dtype)))
 
     def forward(self, tokens: Any) -> Tensor:
         return F.embedding(tokens, self.weight)
@@ -94,8 +95,8 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__()
-        self.weight = Parameter(np.ones(normalized_shape, dtype))
-        self.bias = Parameter(np.zeros(normalized_shape, dtype))
+        self.weight = init.ones_(Parameter(empty(normalized_shape, dtype)))
+        self.bias = init.zeros_(Parameter(empty(normalized_shape, dtype)))
         self.eps = eps
 
     def forward(self, x: Tensor, branch: Tensor | None = None) -> Any:
@@ -110,7 +111,7 @@ class RMSNorm(Module):
 
     def __init__(self, normalized_shape: int, eps: float = 1e-5, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__()
-        self.weight = Parameter(np.ones(normalized_shape, dtype))
+        self.weight = init.ones_(Parameter(empty(normalized_shape, dtype)))
         self.eps = eps
 
     def forward(self, x: Tensor, branch: Tensor | None = None) -> Any:
@@ -131,14 +132,3 @@ class Dropout(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.p, self.training)
-
-
-class CrossEntropyLoss(Module):
-    """Cross-entropy in nats of logits (..., classes) and integer targets (...): see ``functional.cross_entropy``."""
-
-    def __init__(self, ignore_index: int = F.IGNORE_INDEX, reduction: str = "mean") -> None:
-        super().__init__()
-        self.ignore_index, self.reduction = ignore_index, reduction
-
-    def forward(self, logits: Tensor, targets: Any) -> Tensor:
-        return F.cross_entropy(logits, targets, self.ignore_index, self.reduction)

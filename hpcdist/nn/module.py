@@ -14,13 +14,17 @@ import numpy as np
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
+from hpcdist.nn.deferral import Deferred, is_deferring
 
 __all__ = ["Module", "Parameter"]
 
 
 def Parameter(data: Array, requires_grad: bool = True) -> Tensor:  # noqa: N802 (torch's name)
-    """Return a tensor to be trained. A tensor that is assigned to a module becomes one of its parameters."""
-    return Tensor(data, requires_grad)
+    """Return a tensor to be trained. A tensor that is assigned to a module becomes one of its parameters.
+
+    Inside ``with deferred():`` it has no storage.
+    """
+    return Deferred(data, requires_grad) if is_deferring() else Tensor(data, requires_grad)
 
 
 class Module:

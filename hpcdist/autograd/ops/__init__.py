@@ -5,6 +5,7 @@ from hpcdist.autograd.ops.attention import ATTENTION, ROTARY
 from hpcdist.autograd.ops.batchnorm import BATCH_NORM, BATCH_NORM_EVAL, GROUP_NORM
 from hpcdist.autograd.ops.complex import COMPLEX, CONJ, IMAG, REAL, VIEW_AS_COMPLEX, VIEW_AS_REAL
 from hpcdist.autograd.ops.convolution import CONV, CONV_TRANSPOSE
+from hpcdist.autograd.ops.criterion import BINARY_CROSS_ENTROPY, CLASS_CROSS_ENTROPY, HUBER, KL_DIV, LOGISTIC
 from hpcdist.autograd.ops.dropout import DROPOUT
 from hpcdist.autograd.ops.einsum import EINSUM
 from hpcdist.autograd.ops.elementwise import (
@@ -45,11 +46,12 @@ from hpcdist.autograd.ops.statistics import NORM, STD, VAR
 
 __all__ = [
     "ABS", "ADAPTIVE_AVG_POOL", "ADD", "ADD_LAYER_NORM", "ADD_RMS_NORM", "ATTENTION", "AVG_POOL", "BATCH_NORM",
-    "BATCH_NORM_EVAL", "BROADCAST_TO", "CAST", "CAT", "CLAMP", "COMPLEX", "CONJ", "CONV", "CONV_TRANSPOSE", "COS",
-    "CROSS_ENTROPY", "CUMSUM", "DIV", "DROPOUT", "EINSUM", "EMBEDDING", "ERF", "EXP", "GELU", "GETITEM",
-    "GROUP_NORM", "IMAG", "INDEX_SELECT", "INTERPOLATE", "IRFFT", "LAYER_NORM", "LINEAR", "LINEAR_CROSS_ENTROPY",
-    "LOG", "LOG_SOFTMAX", "MATMUL", "MAX", "MAXIMUM", "MAX_POOL", "MEAN", "MIN", "MINIMUM", "MUL", "NEG", "NORM",
-    "PAD", "POW", "PUT", "REAL", "RELU", "RESHAPE", "RFFT", "RMS_NORM", "ROTARY", "SCATTER_ADD", "SIGMOID", "SILU",
-    "SIN", "SOFTMAX", "SORT", "SPLIT", "SQRT", "STACK", "STD", "SUB", "SUM", "SWIGLU", "TAKE_ALONG_DIM", "TANH",
-    "TOPK", "TRANSPOSE", "VAR", "VIEW_AS_COMPLEX", "VIEW_AS_REAL", "WHERE",
+    "BATCH_NORM_EVAL", "BINARY_CROSS_ENTROPY", "BROADCAST_TO", "CAST", "CAT", "CLAMP", "CLASS_CROSS_ENTROPY",
+    "COMPLEX", "CONJ", "CONV", "CONV_TRANSPOSE", "COS", "CROSS_ENTROPY", "CUMSUM", "DIV", "DROPOUT", "EINSUM",
+    "EMBEDDING", "ERF", "EXP", "GELU", "GETITEM", "GROUP_NORM", "HUBER", "IMAG", "INDEX_SELECT", "INTERPOLATE",
+    "IRFFT", "KL_DIV", "LAYER_NORM", "LINEAR", "LINEAR_CROSS_ENTROPY", "LOG", "LOGISTIC", "LOG_SOFTMAX", "MATMUL",
+    "MAX", "MAXIMUM", "MAX_POOL", "MEAN", "MIN", "MINIMUM", "MUL", "NEG", "NORM", "PAD", "POW", "PUT", "REAL", "RELU",
+    "RESHAPE", "RFFT", "RMS_NORM", "ROTARY", "SCATTER_ADD", "SIGMOID", "SILU", "SIN", "SOFTMAX", "SORT", "SPLIT",
+    "SQRT", "STACK", "STD", "SUB", "SUM", "SWIGLU", "TAKE_ALONG_DIM", "TANH", "TOPK", "TRANSPOSE", "VAR",
+    "VIEW_AS_COMPLEX", "VIEW_AS_REAL", "WHERE",
 ]  # fmt: skip
