@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array
+from hpcdist.autograd.pool import empty
 from hpcdist.kernels.noise import philox, philox_at
 
 __all__ = [
@@ -101,7 +102,7 @@ def words(key: Key, shape: tuple[int, ...], index: Array | None = None) -> Array
     index : array of uint64, shape ``shape``, optional
         Global flat index of each element; None: 0, 1, 2, ...
     """
-    out = np.empty((int(np.prod(shape)), 4), np.uint32)
+    out = empty((int(np.prod(shape)), 4), np.uint32)
     if index is None:
         philox(out, *key, 0)
     else:
@@ -111,7 +112,10 @@ def words(key: Key, shape: tuple[int, ...], index: Array | None = None) -> Array
 
 def uniform(key: Key, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32, index: Array | None = None) -> Array:
     """Return numbers in [0, 1), multiples of 2**-24."""
-    return ((words(key, shape, index)[..., 0] >> 8) * np.float32(2**-24)).astype(dtype, copy=False)
+    bits, numbers = empty(shape, np.uint32), empty(shape, np.float32)
+    np.right_shift(words(key, shape, index)[..., 0], 8, out=bits)
+    np.multiply(bits, np.float32(2**-24), out=numbers)
+    return numbers.astype(dtype, copy=False)
 
 
 def normal(key: Key, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32, index: Array | None = None) -> Array:

@@ -138,11 +138,12 @@ def _our_name(name: str) -> str:
 # ---------------------------------------------------------------- the measurement
 @dataclass
 class _Timings:
-    """Of every step, warm-up included: wall and CPU seconds, loss."""
+    """Of every step, warm-up included: wall and CPU seconds, loss, pages of memory touched for the first time."""
 
     wall: list[float]
     cpu: list[float]
     losses: list[float]
+    minor_faults: list[int]
 
 
 def _step(options: argparse.Namespace, size: Size) -> None:
@@ -197,11 +198,11 @@ def _train(
     # weight decay on every parameter: one group in every framework
     optimizer = AdamW(model.named_parameters(), lr=size.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     rank, world = (comm.rank, comm.size) if replica else (0, 1)
-    timings = _Timings([], [], [])
+    timings = _Timings([], [], [], [])
     for step in range(options.warmup + options.steps):
         tokens, targets = batch(size, step, rank, world)
         comm.barrier()
-        start, cpu_start = time.perf_counter(), time.process_time()
+        faults, start, cpu_start = _minor_faults(), time.perf_counter(), time.process_time()
         loss = model(tokens, targets)
         loss.backward()
         optimizer.step()
@@ -209,13 +210,15 @@ def _train(
         timings.losses.append(loss.item())
         timings.wall.append(time.perf_counter() - start)
         timings.cpu.append(time.process_time() - cpu_start)
+        timings.minor_faults.append(_minor_faults() - faults)
     return timings
 
 
 def _result(options: argparse.Namespace, size: Size, world: int, ranks: list[_Timings]) -> dict[str, Any]:
-    """Return times in milliseconds: of the slowest rank in each step, CPU of rank 0."""
+    """Return times in milliseconds and page faults: of the slowest rank in each step, CPU of rank 0; medians."""
     wall = np.max([t.wall for t in ranks], axis=0)
     counted, cpu = wall[options.warmup :], ranks[0].cpu[options.warmup :]
+    counted_steps = range(options.warmup, options.warmup + options.steps)
     median_s = float(np.median(counted))
     return {
         "label": options.label or f"hpcdist-{options.mode}",
@@ -227,6 +230,7 @@ def _result(options: argparse.Namespace, size: Size, world: int, ranks: list[_Ti
         "first_step_ms": float(wall[0]) * 1e3,
         "cpu_ms": statistics.median(cpu) * 1e3,
         "cpu_min_ms": min(cpu) * 1e3,
+        "minor_faults": statistics.median(max(t.minor_faults[step] for t in ranks) for step in counted_steps),
         "losses": np.mean([t.losses for t in ranks[:world]], axis=0).tolist(),
     }
 
@@ -264,7 +268,7 @@ def _report(result: dict[str, Any], path: Path | None) -> None:
     print(
         f"{result['label']}: {result['tokens_per_s']:.0f} tokens/s  step {result['step_ms']:.1f} ms "
         f"(min {result['min_ms']:.1f}, cpu {result['cpu_ms']:.0f})  "
-        f"rss {result['peak_rss_mb']} MB  "
+        f"rss {result['peak_rss_mb']} MB  faults {result['minor_faults']:.0f}  "
         f"loss {result['losses'][0]:.4f} -> {result['losses'][-1]:.4f}"
         + (f"  hidden {result['hidden_share']:.0%} of reductions" if "hidden_share" in result else ""),
         flush=True,
@@ -272,6 +276,10 @@ def _report(result: dict[str, Any], path: Path | None) -> None:
     if path:
         with path.open("a") as file:
             file.write(json.dumps(result) + "\n")
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _peak_bytes() -> int:

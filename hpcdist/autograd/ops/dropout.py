@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import random
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import check_floating, unary_signature
+from hpcdist.autograd.pool import empty
 
 __all__ = ["DROPOUT"]
 
@@ -20,12 +23,21 @@ def dropout(a: Array, *, p: float, key: random.Key, index: Array | None = None) 
     is a part of an array; None: ``a`` is whole.
     """
     check_floating(a)
-    kept = namespace(a).asarray(random.uniform(key, a.shape, index=index) >= p)
+    xp = namespace(a)
+    kept = empty(a.shape, np.bool_, a)
+    xp.greater_equal(xp.asarray(random.uniform(key, a.shape, index=index)), p, out=kept)
     scale = a.dtype.type(0.0 if p == 1 else 1 / (1 - p))
-    return a * kept * scale, (kept, scale)
+    return _scaled(a, kept, scale), (kept, scale)
 
 
 @dropout
 def DROPOUT(into: Any, grads: Any, saved: Any, **_: Any) -> None:
     kept, scale = saved
-    into[0].give(grads[0] * kept * scale)
+    into[0].give(_scaled(grads[0], kept, scale))
+
+
+def _scaled(a: Array, kept: Array, scale: Any) -> Array:
+    out = empty(a.shape, a.dtype, a)
+    namespace(a).multiply(a, kept, out=out)
+    out *= scale
+    return out
