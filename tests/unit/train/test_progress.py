@@ -159,3 +159,21 @@ def test_a_rank_whose_output_only_looks_like_a_terminal_gets_plain_lines(monkeyp
     run(None, 5, 3.0)
     assert "\x1b" not in pseudo.getvalue()
     assert len(pseudo.getvalue().splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"), [("ascii", "a?b??"), ("latin-1", "a\xe4b??"), ("utf-8", "a\xe4b\ufffd\u4e2d")]
+)
+def test_characters_that_the_stream_lacks_do_not_end_the_run(encoding, shown):
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding)
+    Progress(1, stream).say("a\xe4b\ufffd\u4e2d")
+    assert raw.getvalue().decode(encoding) == f"{shown}\n"
+
+
+def test_closed_streams_are_no_error(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    with Progress(1) as progress:  # raises nothing
+        progress.say("nobody hears this")
+        progress.update(1, 1.0, 1.0)
