@@ -10,6 +10,7 @@ from hpcdist.backends import cpu
 from hpcdist.backends.mpi import Launcher
 from hpcdist.elastic.hosts import Host
 from hpcdist.elastic.job import Job
+from hpcdist.errors import LaunchError, explain
 
 __all__ = ["Command", "Site", "compose"]
 
@@ -18,6 +19,7 @@ _ONE_NODE = {"pml": "ob1", "btl": "self,sm,tcp"}
 
 _BINDING = ("PRTE_MCA_hwloc_default_binding_policy", "OMPI_MCA_hwloc_base_binding_policy")
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+_NEXT_PROGRAM = ":"
 _SENT = ("HPCDIST_", "NUMBA_", "PYTHON")
 
 
@@ -55,7 +57,17 @@ class Command:
 
 
 def compose(launcher: Launcher, job: Job, num_ranks: int, site: Site) -> Command:
-    """Return the command that starts ``num_ranks`` ranks of ``job``."""
+    """Return the command that starts ``num_ranks`` ranks of ``job``.
+
+    Raises
+    ------
+    LaunchError
+        If an argument of the job is ``:``, after which the launcher would start another program.
+    """
+    if _NEXT_PROGRAM in job.arguments:
+        do = "choose another spelling, or let the job read it from a file"
+        what = f"an argument that {launcher.path.name} keeps for itself"
+        raise LaunchError(explain(what, got=repr(_NEXT_PROGRAM), expected="anything else", do=do))
     family = _open_mpi if launcher.family == "openmpi" else _hydra
     command = Command([str(launcher.path), "-n", str(num_ranks)], dict(site.variables))
     if not _several_nodes(site):

@@ -9,6 +9,7 @@ from hpcdist.backends.mpi import Launcher
 from hpcdist.elastic.command import Site, compose
 from hpcdist.elastic.hosts import Host
 from hpcdist.elastic.job import Job
+from hpcdist.errors import LaunchError
 
 OPEN_MPI = Launcher(path=Path("/x/mpirun"), family="openmpi", version="5.0.11")
 MPICH = Launcher(path=Path("/x/mpiexec"), family="mpich", version="5.0.2")
@@ -98,3 +99,10 @@ def test_mpich_host_file():
 def test_module_and_program():
     assert compose(MPICH, Job("module", "a.b", ("c",)), 1, site()).argv[-3:] == ["-m", "a.b", "c"]
     assert compose(MPICH, Job("program", "date"), 1, site()).argv[-1:] == ["date"]
+
+
+@pytest.mark.parametrize("launcher", [OPEN_MPI, MPICH])
+def test_an_argument_that_would_start_another_program_is_refused(launcher):
+    with pytest.raises(LaunchError, match="(?s)an argument that mpi.* keeps for itself.*':'"):
+        compose(launcher, Job("script", "job.py", ("a", ":", "echo")), 2, site())
+    assert compose(launcher, Job("script", "job.py", ("a:b", "::")), 2, site()).argv[-2:] == ["a:b", "::"]
