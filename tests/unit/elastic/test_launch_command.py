@@ -103,6 +103,6 @@ def test_module_and_program():
 
 @pytest.mark.parametrize("launcher", [OPEN_MPI, MPICH])
 def test_an_argument_that_would_start_another_program_is_refused(launcher):
-    with pytest.raises(LaunchError, match="(?s)an argument that mpi.* keeps for itself.*':'"):
+    with pytest.raises(LaunchError, match=r"(?s)an argument that mpi.* keeps for itself.*':'"):
         compose(launcher, Job("script", "job.py", ("a", ":", "echo")), 2, site())
     assert compose(launcher, Job("script", "job.py", ("a:b", "::")), 2, site()).argv[-2:] == ["a:b", "::"]
