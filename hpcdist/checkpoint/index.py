@@ -83,7 +83,7 @@ def _open(folder: Path) -> Reader:
         return Reader(folder / FILE_NAME)
     except OSError as error:
         raise CheckpointError(
-            explain("checkpoint file cannot be opened", got=f"{folder / FILE_NAME}: {error}")
+            explain("checkpoint file cannot be opened", got=f"{folder / FILE_NAME}: {error}", do=_remedy(folder))
         ) from error
 
 
@@ -99,7 +99,11 @@ def _intact(reader: Reader, folder: Path, name: str, entry: Entry) -> Array:
 
 
 def _damage(folder: Path, name: str, got: str) -> str:
-    return explain(f"checkpoint {folder}: entry {name!r} is damaged", got=got, do="load an earlier step")
+    return explain(f"checkpoint {folder}: entry {name!r} is damaged", got=got, do=_remedy(folder))
+
+
+def _remedy(folder: Path) -> str:
+    return f"load an earlier step, or remove {folder}: the one before it is the latest then"
 
 
 def _write_hashed(descriptor: int, data: memoryview, offset: int) -> str:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -135,3 +136,17 @@ def test_a_pickle_is_never_opened(folder, tmp_path):
     with pytest.raises(CheckpointError):
         load(folder, step=20)
     assert not (tmp_path / "boom").exists()
+
+
+@pytest.mark.parametrize("data", ["flipped", "not HDF5"])
+def test_the_remedy_for_a_damaged_checkpoint_works(folder, data):
+    home = folder / "step-00000020"
+    if data == "flipped":
+        flip(home / "index.h5", STATE["a"].tobytes())
+    else:
+        (home / "index.h5").write_bytes(b"x" * (home / "index.h5").stat().st_size)
+    with pytest.raises(CheckpointError, match=f"remove {home}"):
+        load(folder)
+    shutil.rmtree(home)
+    assert load(folder)["n"] == 3
+    assert latest(folder) == 10
