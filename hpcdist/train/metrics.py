@@ -74,7 +74,7 @@ class Metrics:
         """Return all records, in the order written; none if there is no file."""
         return [
             {name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
-            for record in map(json.loads, self._lines())
+            for record in self._parsed(self._lines())
         ]
 
     def drop_after(self, step: int) -> None:
@@ -84,7 +84,7 @@ class Metrics:
         """
         self.close()
         lines = self._lines()
-        kept = [line for line in lines if json.loads(line).get("step", 0) <= step]
+        kept = [line for line, record in zip(lines, self._parsed(lines), strict=True) if record.get("step", 0) <= step]
         if len(kept) == len(lines):
             return
         temporary = self.path.with_suffix(".tmp")
@@ -99,6 +99,18 @@ class Metrics:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _parsed(self, lines: list[str]) -> list[dict[str, Any]]:
+        """Return the records of lines; a line that is none, as a lost machine may leave it, is named."""
+        records = []
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(dict(json.loads(line)))
+            except (ValueError, TypeError) as error:
+                got = f"{line[:60]!r} in line {number} of {self.path}"
+                do = "remove that line: the records of the other steps stay"
+                raise ValueError(explain("metrics: no record", got=got, expected="a JSON object", do=do)) from error
+        return records
 
     def _lines(self) -> list[str]:
         """Return the whole lines of the file: those that end."""

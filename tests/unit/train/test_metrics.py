@@ -180,3 +180,16 @@ print("closed")
 
 def test_nothing_there(tmp_path):
     assert Metrics(tmp_path / "none").read() == []
+
+
+@pytest.mark.parametrize("line", ["garbage", "\0" * 80, "[1, 2]", "3", ""])
+def test_a_line_that_is_no_record_is_named(tmp_path, line):
+    metrics = Metrics(tmp_path)
+    metrics.append({"step": 1})
+    metrics.close()
+    with metrics.path.open("a") as file:
+        file.write(f"{line}\n")
+    for use in (metrics.read, lambda: metrics.drop_after(1)):
+        with pytest.raises(ValueError, match=r"(?s)no record.*in line 2 of .*metrics.jsonl.*remove that line"):
+            use()
+    assert metrics.path.read_text() == f'{{"step": 1}}\n{line}\n'
