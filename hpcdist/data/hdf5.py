@@ -28,7 +28,7 @@ def read_tokens(path: Path, name: str) -> tuple[Array, int]:
     ValueError
         If there is no such dataset, it is empty, not integer, not 1-D, or holds ids outside the vocabulary.
     """
-    with h5py.File(path, "r", locking=False) as file:
+    with _opened(path) as file:
         dataset = _dataset(file, path, name)
         tokens = _mapped(file, dataset, path)
         stated = dataset.attrs.get("vocab_size")
@@ -44,6 +44,16 @@ def read_tokens(path: Path, name: str) -> tuple[Array, int]:
             )
         )
     return tokens, vocab_size
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return h5py.File(path, "r", locking=False)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        do = "copy it again: it may be cut off"
+        raise OSError(explain("training data: no whole HDF5 file", got=f"{path}: {error}", do=do)) from error
 
 
 def _dataset(file: Any, path: Path, name: str) -> Any:

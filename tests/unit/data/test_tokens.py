@@ -162,7 +162,7 @@ class TestHDF5:
     def test_cut_off_file(self, tmp_path):
         path = write(tmp_path / "t.h5", np.arange(1000))
         path.write_bytes(path.read_bytes()[:3000])
-        with pytest.raises(OSError, match="truncated"):
+        with pytest.raises(OSError, match=r"(?s)no whole HDF5 file.*t\.h5: .*truncated"):
             open_tokens(path)
 
     def test_text_needs_no_h5py(self):
