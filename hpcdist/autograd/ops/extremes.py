@@ -20,9 +20,9 @@ def _of_two(name: str, lost: Any) -> Op:
         return getattr(namespace(a, b), name)(a, b), (a, b)
 
     def share(g: Array, mine: Array, other: Array) -> Array:
-        where = namespace(g).where
-        halved: Array = where(mine == other, g / g.dtype.type(2), g)
-        return where(lost(mine, other), g.dtype.type(0), halved)
+        part: Array = namespace(g).where(lost(mine, other), g.dtype.type(0), g)
+        part[mine == other] /= g.dtype.type(2)
+        return part
 
     def vjp(into: Any, grads: Any, saved: Any) -> None:
         a, b = saved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS, sum_to
+from hpcdist.autograd.ops.norm import contiguous
 from hpcdist.autograd.ops.reduce import reduced
+from hpcdist.kernels.embedding import embedding_grad
 from hpcdist.kernels.indices import check_indices
+from hpcdist.kernels.precision import wide
 
 __all__ = ["INDEX_SELECT", "SCATTER_ADD", "TAKE_ALONG_DIM"]
 
@@ -63,8 +67,8 @@ def take_along_dim(a: Array, index: Array, *, dim: int) -> tuple[Array, tuple[Ar
 def TAKE_ALONG_DIM(into: Any, grads: Any, saved: Any, dim: int) -> None:
     (index,), g, shape = saved, grads[0], into[0].shape
     (dim,) = reduced(len(shape), dim)
-    out = namespace(g).zeros(_stretched(shape, index.shape, dim), g.dtype)
-    namespace(g).add.at(out, _places(index, dim), g)
+    out = namespace(g).zeros(_stretched(shape, index.shape, dim), wide(g).dtype)
+    namespace(g).add.at(out, _places(index, dim), wide(g))
     into[0].give(sum_to(out, shape))
 
 
@@ -88,9 +92,9 @@ def scatter_add(a: Array, index: Array, src: Array, *, dim: int) -> tuple[Array,
     if any(n > a.shape[d] for d, n in enumerate(index.shape) if d != dim):
         raise ValueError(f"indices reach past the values in a dimension other than {dim}")
     _check(index, a.shape[dim])
-    out = a.copy()
-    namespace(a, index).add.at(out, _places(index, dim), src.astype(a.dtype, copy=False))
-    return out, (index,)
+    out = a.astype(wide(a).dtype)  # a copy
+    namespace(a, index).add.at(out, _places(index, dim), src.astype(out.dtype, copy=False))
+    return out.astype(a.dtype, copy=False), (index,)
 
 
 @scatter_add
@@ -122,7 +126,10 @@ def index_select(a: Array, index: Array, *, dim: int) -> tuple[Array, tuple[Arra
 
 @index_select
 def INDEX_SELECT(into: Any, grads: Any, saved: Any, dim: int) -> None:
-    g = grads[0]
-    out = namespace(g).zeros(into[0].shape, g.dtype)
-    namespace(g).add.at(out.swapaxes(0, dim), saved[0], g.swapaxes(0, dim))
-    into[0].give(out)
+    g, shape = contiguous(grads[0].swapaxes(0, dim)), into[0].shape
+    (dim,) = reduced(len(shape), dim)
+    out = namespace(g).zeros((shape[dim], *g.shape[1:]), g.dtype)
+    width = math.prod(g.shape[1:])
+    index = contiguous(saved[0].astype("int64", copy=False))
+    embedding_grad(g.reshape(len(g), width), index, out.reshape(len(out), width))
+    into[0].give(out.swapaxes(0, dim))

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -204,6 +205,53 @@ def test_the_gradient_of_a_squared_magnitude_is_twice_the_number():
     z = leaf([3 - 4j, 1j], np.complex128)
     backward((z.abs() ** 2).sum())
     np.testing.assert_allclose(z.grad, 2 * z.data)
+
+
+# ---------------------------------------------------------------- 16-bit floats
+ROWS = [3, 0, 3]
+SHORT = {
+    "abs": hd.abs,
+    "sin": hd.sin,
+    "maximum": lambda x: hd.maximum(x, 0.25),
+    "clamp": lambda x: x.clamp(-0.25, 0.75),
+    "max": lambda x: hd.max(x, 1)[0],
+    "sort": lambda x: hd.sort(x, 0)[0],
+    "topk": lambda x: hd.topk(x, 3)[0],
+    "cumsum": lambda x: hd.cumsum(x, 0),
+    "var": lambda x: hd.var(x, 1),
+    "std": lambda x: hd.std(x),
+    "norm": lambda x: hd.norm(x, 2, 0),
+    "einsum": lambda x: hd.einsum("ij,kj->ik", x, x),
+    "pad": lambda x: hd.pad(x, (1, 2), "reflect"),
+    "stack": lambda x: hd.stack([x, x]),
+    "expand": lambda x: x.unsqueeze(0).expand(3, -1, -1),
+    "index_select": lambda x: hd.index_select(x, 0, ROWS),
+    "take_along_dim": lambda x: hd.take_along_dim(x, np.array([[1, 1, 0]]), 1),
+    "scatter_add": lambda x: hd.scatter_add(x, 0, np.zeros((4, 6), int), x),
+    "where": lambda x: x.masked_fill(x.data > 0, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("fn", SHORT.values(), ids=SHORT)
+def test_16_bit_floats_stay_and_lose_their_own_digits_only(fn, dtype):
+    short = Tensor(np.random.default_rng(1).standard_normal((4, 6)).astype(dtype), requires_grad=True)
+    exact = leaf(short.data.astype(np.float64))
+    y, expected = fn(short), fn(exact)
+    assert y.dtype == dtype
+    seed = np.random.default_rng(2).integers(-2, 3, y.shape)
+    backward(y, seed)
+    backward(expected, seed)
+    for found, true in ((y.data, expected.data), (short.grad, exact.grad)):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found.astype(float), true, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("fn", [lambda x: hd.index_select(x, 0, np.zeros(4096, int)), lambda x: x.expand(4096)])
+def test_gradients_of_16_bit_floats_do_not_stop_growing(fn):
+    x = Tensor(np.ones(1, np.float16), requires_grad=True)
+    backward(fn(x), np.ones(4096))
+    assert x.grad[0] == 4096
 
 
 # ---------------------------------------------------------------- errors
