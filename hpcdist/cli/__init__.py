@@ -15,6 +15,7 @@ VERBS = {
     "run": "run a job in this process, as one rank of whatever started it",
     "launch": "start a job on several ranks of this machine, or of the hosts in a file",
     "bench": "measure training steps",
+    "warmup": "compile the kernels for this kind of CPU, so that no job has to",
 }
 
 

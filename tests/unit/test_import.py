@@ -52,7 +52,8 @@ def test_import_loads_nothing_heavy(poisoned):
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("--version",), ("run", "--help"), ("launch", "--help"), ("bench", "--help")]
+    "arguments",
+    [("--help",), ("--version",), ("run", "--help"), ("launch", "--help"), ("bench", "--help"), ("warmup", "--help")],
 )
 def test_help_loads_nothing_heavy(poisoned, arguments):
     report = f"""

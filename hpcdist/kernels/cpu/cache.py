@@ -4,8 +4,8 @@ A kernel is one file, ``ROOT/hpcdist-SOURCES/CPU/KERNEL-SIGNATURE.kernel``: SOUR
 sources and of the versions of Python, NumPy's BLAS, numba and LLVM, CPU for its name and instructions. There is no
 index to keep consistent. Files are written aside and renamed, and carry a checksum.
 
-ROOT is NUMBA_CACHE_DIR, and ``~/.cache/hpcdist`` (XDG_CACHE_HOME) without it or where nothing can be written to it:
-kernels found in a folder that is read-only are used.
+ROOT is NUMBA_CACHE_DIR, else ``~/.cache/hpcdist`` (in XDG_CACHE_HOME). Where nothing can be written to NUMBA_CACHE_DIR,
+kernels that are there are used, and others are kept in the user's folder.
 
 Of processes that need a kernel at the same time one compiles, and the others wait for its file. So ranks leave their
 first step together, and the time limit of a collective meets the differences between them, not the compilation.
@@ -31,12 +31,13 @@ import llvmlite
 import numba
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 from hpcdist.backends import blas
 from hpcdist.kernels.cpu.lock import FileLock
 
-__all__ = ["STATISTICS", "KernelCache", "Statistics"]
+__all__ = ["STATISTICS", "KernelCache", "Statistics", "folder"]
 
 POLL_S = 0.02
 _HEADER = b"hpcdist kernel 1\n"
@@ -50,13 +51,14 @@ class Statistics:
 
     Attributes
     ----------
-    compiled, loaded : int
-        Kernels compiled here, and taken from the cache, each signature counted.
+    compiled, kept, loaded : int
+        Kernels compiled here, written to the cache, and taken from it, each signature counted.
     compile_s, wait_s : float
         Seconds spent compiling, and waiting for others that compiled.
     """
 
     compiled: int = 0
+    kept: int = 0
     loaded: int = 0
     compile_s: float = 0.0
     wait_s: float = 0.0
@@ -77,21 +79,22 @@ class KernelCache(_Cache):
     """
 
     def __init__(self, name: str, code: CodeType) -> None:
-        self.name = f"{name}-{_short(code.co_code)}"
+        constants = [c for c in code.co_consts if not isinstance(c, CodeType)]
+        self.name = f"{name}-{_short(code.co_code + repr((constants, code.co_names)).encode())}"
         self._lock: FileLock | None = None
         self._began = 0.0
 
     @property
     def cache_path(self) -> str:
         """Folder that is looked into first."""
-        return str(_roots()[0])
+        return str(folder())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled form for ``sig``; None if this process has to compile it."""
         target_context.refresh()
-        folders = tuple(root / _SOURCES / _cpu(target_context.codegen()) for root in _roots())
+        folders = _folders(target_context.codegen())
         entry = f"{self.name}-{_short(repr(sig).encode())}.kernel"
-        found = self._found(folders, entry, target_context) or self._awaited(folders, entry, target_context)
+        found = self._found(folders[0] / entry, target_context) or self._awaited(folders, entry, target_context)
         self._began = time.perf_counter()
         return found
 
@@ -103,6 +106,7 @@ class KernelCache(_Cache):
         try:
             if lock and not data.lifted and not data.library.has_dynamic_globals:
                 _write(lock.path.with_suffix(""), dumps(data._reduce()))
+                STATISTICS.kept += 1
         except OSError as error:
             _warn_once("compiled kernels cannot be kept: %s", error)
         finally:
@@ -123,27 +127,28 @@ class KernelCache(_Cache):
     def flush(self) -> None:
         """Do nothing: other processes may use what is kept."""
 
-    def _found(self, folders: tuple[Path, ...], entry: str, target_context: Any) -> Any:
-        """Return what one of ``folders`` has, or None."""
-        for folder in folders:
-            try:
-                data = (folder / entry).read_bytes()
-            except OSError:
-                continue
-            form = _rebuilt(data, target_context)
-            if form is not None:
-                STATISTICS.loaded += 1
-                return form
-            _warn_once("a compiled kernel is damaged, and is compiled again: %s", folder / entry)
+    def _found(self, path: Path, target_context: Any) -> Any:
+        """Return the compiled form in ``path``, or None."""
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        form = _rebuilt(data, target_context)
+        if form is None:
+            _warn_once("a compiled kernel is damaged, and is compiled again: %s", path)
             with contextlib.suppress(OSError):
-                (folder / entry).unlink()
-        return None
+                path.unlink()
+        else:
+            STATISTICS.loaded += 1
+        return form
 
     def _awaited(self, folders: tuple[Path, ...], entry: str, target_context: Any) -> Any:
         """Return what another process compiles; or None, with the lock where there is one."""
         home = _writable(folders)
         if home is None:
             return None
+        if home != folders[0] and (kept := self._found(home / entry, target_context)):
+            return kept
         lock, began = FileLock(home / f"{entry}.lock"), time.perf_counter()
         try:
             while not lock.acquire():
@@ -153,13 +158,22 @@ class KernelCache(_Cache):
             return None
         STATISTICS.wait_s += time.perf_counter() - began
         self._lock = lock
-        found = self._found((home,), entry, target_context)
+        found = self._found(home / entry, target_context)
         if found is not None:
             self.abandon()
         return found
 
 
 # ---------------------------------------------------------------- where
+def folder() -> Path:
+    """Return the folder that is looked into first."""
+    return _folders(cpu_target.target_context.codegen())[0]
+
+
+def _folders(codegen: Any) -> tuple[Path, ...]:
+    return tuple(root / _SOURCES / _cpu(codegen) for root in _roots())
+
+
 def _roots() -> list[Path]:
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "hpcdist")
     return [Path(_settings.CACHE_DIR), user] if _settings.CACHE_DIR else [user]

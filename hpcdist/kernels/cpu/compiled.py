@@ -69,8 +69,9 @@ def compiled(source: Callable[..., Any]) -> Compiled:
 
 
 def _jit(source: Any, kind: str, parallel: bool) -> Any:
+    assert source.__closure__ is None, "a kernel on disk is found by its code, which does not show a closure"
     name = f"{source.__name__}_{kind}"
-    twin = FunctionType(source.__code__, source.__globals__, name, source.__defaults__, source.__closure__)
+    twin = FunctionType(source.__code__, source.__globals__, name, source.__defaults__)
     twin.__qualname__, twin.__module__ = name, source.__module__
     dispatcher = numba.njit(parallel=parallel, **_OPTIONS)(twin)
     dispatcher._cache = KernelCache(f"{source.__module__.rpartition('.')[2]}.{name}", source.__code__)

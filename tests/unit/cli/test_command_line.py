@@ -29,7 +29,7 @@ def test_help_names_every_verb(capsys):
         cli.main(["--help"])
     assert end.value.code == 0
     out = capsys.readouterr().out
-    assert all(verb in out for verb in ("run", "launch", "bench"))
+    assert all(verb in out for verb in ("run", "launch", "bench", "warmup"))
 
 
 @pytest.mark.parametrize("argv", [[], ["lunch"], ["--nonsense"]])
