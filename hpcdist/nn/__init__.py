@@ -18,6 +18,7 @@ from hpcdist.nn.losses import (
     SmoothL1Loss,
 )
 from hpcdist.nn.module import Module, Parameter
+from hpcdist.nn.recurrent import GRU, LSTM
 from hpcdist.nn.resolution import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -28,10 +29,13 @@ from hpcdist.nn.resolution import (
     Upsample,
 )
 from hpcdist.nn.transformer import MLP, MultiheadAttention, TransformerBlock
+from hpcdist.nn.unet import UNet
 
 __all__ = [
     "GELU",
     "GPT",
+    "GRU",
+    "LSTM",
     "MLP",
     "AdaptiveAvgPool1d",
     "AdaptiveAvgPool2d",
@@ -73,6 +77,7 @@ __all__ = [
     "SmoothL1Loss",
     "Tanh",
     "TransformerBlock",
+    "UNet",
     "Upsample",
     "deferred",
     "functional",

@@ -68,8 +68,8 @@ __all__ = [
     "smooth_l1_loss",
     "softmax",
     "swiglu",
+    "ungroup",
 ]
-
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -138,9 +138,18 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 def packed_attention(qkv: Tensor, num_heads: int, is_causal: bool = True) -> Tensor:
     """Return softmax(q k^T / sqrt(head_dim)) v of every head: (batch, seq, 3 d) -> (batch, seq, d).
 
-    The last dimension is head-major: q, k and v of head 0, then of head 1, and so on.
+    The last dimension is head-major: q, k and v of head 0, then of head 1, and so on; see :func:`ungroup`.
     """
     return apply(ops.ATTENTION, qkv, num_heads=num_heads, causal=is_causal)
+
+
+def ungroup(qkv: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
+    """Repeat keys and values that queries share: (..., (num_heads + 2 num_kv_heads) head_dim) -> head-major rows.
+
+    The last dimension is by groups: the queries of a group of ``num_heads / num_kv_heads`` heads, their key, their
+    value, then the next group.
+    """
+    return apply(ops.UNGROUP, qkv, num_heads=num_heads, num_kv_heads=num_kv_heads)
 
 
 def rotary(qkv: Tensor, num_heads: int, base: float = 10000.0) -> Tensor:

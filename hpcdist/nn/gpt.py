@@ -40,6 +40,8 @@ class GPTConfig:
         ``"learned"`` or ``"rotary"``.
     dropout : float
         Probability, after the embedding and on both branches of a block.
+    num_kv_heads : int, optional
+        Pairs of key and value, each shared by several queries; None: one a query.
     """
 
     vocab_size: int
@@ -53,6 +55,7 @@ class GPTConfig:
     dropout: float = 0.0
     eps: float = 1e-5
     rotary_base: float = 10000.0
+    num_kv_heads: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "seq", "num_layers", "num_heads", "width"):
@@ -92,6 +95,7 @@ class GPT(Module):
                 rotary_base=rotary_base,
                 dropout=c.dropout,
                 eps=c.eps,
+                num_kv_heads=c.num_kv_heads,
             )
             for _ in range(c.num_layers)
         )

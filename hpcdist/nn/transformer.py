@@ -42,13 +42,25 @@ class MultiheadAttention(Module):
         Let a position see itself and earlier ones only.
     rotary_base : float, optional
         Rotate queries and keys by their positions; None: do not.
+    num_kv_heads : int, optional
+        Pairs of key and value, each shared by ``num_heads / num_kv_heads`` queries; None: one a query.
 
-    Notes ----- ``qkv`` projects to head-major rows (q, k and v of head 0, then of head 1, ...), so that a plain split
-    of its weight's rows gives whole heads; torch's ``in_proj_weight`` has all q first.
+    Notes
+    -----
+    ``qkv`` projects to rows by groups: the queries that share a key and a value, the key, the value, then the next
+    group (q, k and v of head 0, then of head 1, ... where nothing is shared). So a plain split of its weight's rows
+    gives whole groups; torch's ``in_proj_weight`` has all q first. Shared keys and values are repeated before the
+    heads are computed.
     """
 
     def __init__(
-        self, embed_dim: int, num_heads: int, *, is_causal: bool = True, rotary_base: float | None = None
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        is_causal: bool = True,
+        rotary_base: float | None = None,
+        num_kv_heads: int | None = None,
     ) -> None:
         super().__init__()
         if num_heads < 1 or embed_dim % num_heads:
@@ -57,12 +69,17 @@ class MultiheadAttention(Module):
             )
         if rotary_base is not None and (embed_dim // num_heads) % 2:
             raise ValueError(explain("rotary positions: head dimension", got=embed_dim // num_heads, expected="even"))
-        self.qkv = Linear(embed_dim, 3 * embed_dim)
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if self.num_kv_heads < 1 or num_heads % self.num_kv_heads:
+            raise ValueError(explain("attention: num_kv_heads", got=num_kv_heads, expected=f"a divisor of {num_heads}"))
+        self.qkv = Linear(embed_dim, embed_dim // num_heads * (num_heads + 2 * self.num_kv_heads))
         self.proj = Linear(embed_dim, embed_dim)
         self.num_heads, self.is_causal, self.rotary_base = num_heads, is_causal, rotary_base
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv(x)
+        if self.num_kv_heads != self.num_heads:
+            qkv = F.ungroup(qkv, self.num_heads, self.num_kv_heads)
         if self.rotary_base is not None:
             qkv = F.rotary(qkv, self.num_heads, self.rotary_base)
         return self.proj(F.packed_attention(qkv, self.num_heads, self.is_causal))
@@ -95,6 +112,8 @@ class TransformerBlock(Module):
         Width between the two layers of the feed-forward part.
     activation, norm : str
         ``"gelu"``, ``"gelu_tanh"``, ``"swiglu"``, ``"silu"`` or ``"relu"``; ``"layer"`` or ``"rms"``.
+    num_kv_heads : int, optional
+        See :class:`MultiheadAttention`.
     dropout : float
         Probability, on both branches.
     """
@@ -110,11 +129,12 @@ class TransformerBlock(Module):
         rotary_base: float | None = None,
         dropout: float = 0.0,
         eps: float = 1e-5,
+        num_kv_heads: int | None = None,
     ) -> None:
         super().__init__()
         kind = choose("TransformerBlock: norm", NORMS, norm)
         self.ln1 = kind(width, eps)
-        self.attn = MultiheadAttention(width, num_heads, rotary_base=rotary_base)
+        self.attn = MultiheadAttention(width, num_heads, rotary_base=rotary_base, num_kv_heads=num_kv_heads)
         self.ln2 = kind(width, eps)
         self.mlp = MLP(width, hidden, activation)
         self.drop = Dropout(dropout)

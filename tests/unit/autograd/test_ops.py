@@ -4,12 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from unit.autograd import cases_losses, cases_numeric, cases_spatial
+from unit.autograd import cases_losses, cases_numeric, cases_sequences, cases_spatial
 
 from hpcdist.autograd import OPS, Tensor, apply, backward, check_vjp
 from hpcdist.backends import flags
 
-AREAS = [cases_losses, cases_numeric, cases_spatial]
+AREAS = [cases_losses, cases_numeric, cases_sequences, cases_spatial]
 
 
 def normal(*shape, seed=0):
@@ -269,7 +269,7 @@ def test_no_rows_at_all_are_legal():
 
 FLOATING = {"attention", "cross_entropy", "dropout", "gelu", "layer_norm", "linear_cross_entropy", "log_softmax"}
 FLOATING |= {"add_layer_norm", "add_rms_norm", "mean", "rms_norm", "rotary", "silu", "softmax", "swiglu"}
-FLOATING |= cases_spatial.FLOATING | cases_losses.FLOATING
+FLOATING |= cases_spatial.FLOATING | cases_losses.FLOATING | cases_sequences.FLOATING
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool])
