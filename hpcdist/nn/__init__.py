@@ -28,6 +28,7 @@ from hpcdist.nn.resolution import (
     MaxPool2d,
     Upsample,
 )
+from hpcdist.nn.spectral import SpectralConv1d, SpectralConv2d
 from hpcdist.nn.transformer import MLP, MultiheadAttention, TransformerBlock
 from hpcdist.nn.unet import UNet
 
@@ -75,6 +76,8 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "SmoothL1Loss",
+    "SpectralConv1d",
+    "SpectralConv2d",
     "Tanh",
     "TransformerBlock",
     "UNet",
