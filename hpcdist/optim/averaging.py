@@ -9,8 +9,6 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from hpcdist.array import Array
 from hpcdist.autograd import no_grad
 from hpcdist.errors import explain
@@ -160,23 +158,22 @@ def update_bn(loader: Iterable[Any], model: Any) -> None:
     norms = [m for m in root.modules() if "running_mean" in m.buffers]
     if not norms:
         return
-    before = [(m, m.momentum, m.training) for m in norms]
-    was_training = root.training
-    root.train()
+    momenta, was_training = [m.momentum for m in norms], root.training
     for m in norms:
-        m.buffers["running_mean"].data[...] = 0
-        m.buffers["running_var"].data[...] = 1
-        m.momentum = None  # the mean of all batches
-        _restart_count(m)
-    with no_grad():
-        for batch in loader:
-            root(batch[0] if isinstance(batch, (list, tuple)) else batch)
-    root.train(was_training)
-    for m, momentum, _ in before:
-        m.momentum = momentum
+        _restart(m)
+    root.train()
+    try:
+        with no_grad():
+            for batch in loader:
+                root(batch[0] if isinstance(batch, (list, tuple)) else batch)
+    finally:
+        root.train(was_training)
+        for m, momentum in zip(norms, momenta, strict=True):
+            m.momentum = momentum
 
 
-def _restart_count(norm: Any) -> None:
-    counted = norm.buffers.get("num_batches_tracked")
-    if counted is not None:
-        counted.data[...] = np.zeros((), counted.data.dtype)
+def _restart(norm: Any) -> None:
+    """Make a batch norm begin a mean of all batches."""
+    norm.momentum = None
+    for name, value in (("running_mean", 0), ("running_var", 1), ("num_batches_tracked", 0)):
+        norm.buffers[name].data[...] = value

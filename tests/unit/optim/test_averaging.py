@@ -74,3 +74,21 @@ def test_state_goes_on():
     np.testing.assert_array_equal(later.module.weight.data, first.module.weight.data)
     with pytest.raises(ValueError, match="has others"):
         later.update_parameters(nn.Linear(2, 2, bias=False))
+
+
+def test_batch_norms_get_the_mean_over_batches():
+    rng = np.random.default_rng(0)
+    batches = [rng.standard_normal((8, 3)).astype(np.float32) * k for k in (1, 2, 3)]
+    model = nn.Sequential(nn.BatchNorm1d(3, momentum=0.3), nn.Linear(3, 2)).eval()
+    averaged = optim.AveragedModel(model)
+    averaged.module[0].buffers["running_mean"].data[...] = 7
+    optim.update_bn([Tensor(batches[0]), (Tensor(batches[1]), "target"), [Tensor(batches[2])]], averaged)
+    norm = averaged.module[0]
+    np.testing.assert_allclose(norm.running_mean.data, np.mean([b.mean(0) for b in batches], 0), atol=1e-6)
+    np.testing.assert_allclose(norm.running_var.data, np.mean([b.var(0, ddof=1) for b in batches], 0), rtol=1e-5)
+    assert (norm.momentum, norm.training) == (0.3, False)
+    np.testing.assert_array_equal(model[0].running_mean.data, 0)
+    with pytest.raises(ValueError, match="BatchNorm1d"):
+        optim.update_bn([Tensor(batches[0][:, :2])], model)
+    assert (model[0].momentum, model[0].training) == (0.3, False)
+    optim.update_bn([], nn.Linear(2, 2))
