@@ -70,14 +70,15 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
         state=state,
         strategy=strategy,
         comm=comm,
-        windows=windows,
+        samples=windows,
         held_out=held_out,
         plan=plan,
         folder=folder,
         steps=options.steps,
         save_every=options.save_every,
         val_every=options.val_every,
-        progress=train.Progress(options.steps, enabled=comm.rank == 0),
+        progress=train.Progress(options.steps, enabled=comm.rank == 0, unit="tokens"),
+        units_per_sample=options.seq,
     )
     loop.progress.say(describe(options, state, tokens.description, comm, folder))
     loop.run()

@@ -3,7 +3,7 @@
 from hpcdist.train.curve import write_png, write_svg
 from hpcdist.train.ending import told_once
 from hpcdist.train.folder import open_folder
-from hpcdist.train.loop import Loop, Strategy
+from hpcdist.train.loop import Loop, Samples, Strategy
 from hpcdist.train.metrics import Metrics
 from hpcdist.train.options import option, parse_options
 from hpcdist.train.progress import Progress
@@ -13,6 +13,7 @@ __all__ = [
     "Loop",
     "Metrics",
     "Progress",
+    "Samples",
     "Strategy",
     "TrainState",
     "open_folder",

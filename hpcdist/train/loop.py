@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +13,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpcdist import checkpoint, optim
+from hpcdist.array import Array
 from hpcdist.autograd import no_grad, random
 from hpcdist.comm import Communicator
-from hpcdist.data import BatchPlan, DataLoader, Windows
+from hpcdist.data import BatchPlan, DataLoader
+from hpcdist.data.order import Indices
 from hpcdist.errors import explain
 from hpcdist.train.metrics import Metrics
 from hpcdist.train.progress import Progress
 from hpcdist.train.state import TrainState
 
-__all__ = ["Loop", "Strategy"]
+__all__ = ["Loop", "Samples", "Strategy"]
 
 VALIDATION_SAMPLES = 128
 
@@ -36,6 +38,15 @@ class Strategy(Protocol):
         """Divide the sum of gradients over ranks by ``factor``."""
 
 
+class Samples(Protocol):
+    """What the loop asks of data."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Indices, /) -> tuple[Array, ...]:
+        """Return the samples ``indices`` (shape (n,)) as what the model is called with: arrays of shape (n, ...)."""
+
+
 @dataclass
 class Loop:
     """Train ``state`` to ``steps`` steps.
@@ -44,8 +55,8 @@ class Loop:
     ----------
     comm : Communicator
         The ranks that share a global batch.
-    windows, held_out : Windows
-        Samples to train on, and to validate with.
+    samples, held_out : Samples
+        What to train on, and to validate with: the model makes a loss, the mean over its samples, of a batch.
     plan : BatchPlan
         Which samples make up a step.
     folder : Path
@@ -54,13 +65,15 @@ class Loop:
         Steps between checkpoints, and between validations; both also come at the end. 0: only at the end.
     max_norm : float
         Gradients are clipped to this norm.
+    units_per_sample : int
+        How many of what ``progress`` counts are in a sample.
     """
 
     state: TrainState
     strategy: Strategy
     comm: Communicator
-    windows: Windows
-    held_out: Windows
+    samples: Samples
+    held_out: Samples
     plan: BatchPlan
     folder: Path
     steps: int
@@ -68,6 +81,7 @@ class Loop:
     val_every: int
     progress: Progress
     max_norm: float = 1.0
+    units_per_sample: int = 1
     val_loss: float = math.nan
     _trouble: Exception | None = field(default=None, init=False)
 
@@ -86,13 +100,14 @@ class Loop:
         self.strategy.set_gradient_divide_factor(1)  # micro-batches carry their share of the global batch
         begin = self.state.samples_seen
         mine = self.plan.assign(self.comm.size, self.comm.rank)
-        batches = iter(DataLoader(self.windows, self._indices(begin, mine)))
+        batches: Generator[Any, None, None] = iter(DataLoader(self.samples, self._indices(begin, mine)))
         with Metrics(self.folder) as metrics, self.progress, closing(batches):
             while self.state.step < self.steps:
                 start = time.perf_counter()
                 loss = self._step(batches, mine)
-                rate = self.plan.global_batch * self.windows.seq / (time.perf_counter() - start)
-                record = {"step": self.state.step, "loss": loss, "tokens_per_s": rate, **self._validated()}
+                rate = self.plan.global_batch * self.units_per_sample / (time.perf_counter() - start)
+                name = f"{self.progress.unit}_per_s"
+                record = {"step": self.state.step, "loss": loss, name: rate, **self._validated()}
                 self._keep(metrics, record)
                 self.progress.update(self.state.step, loss, rate)
                 if self._is_due(self.save_every):
@@ -111,13 +126,13 @@ class Loop:
         optimizer.zero_grad()
         total = 0.0
         for part in mine:
-            tokens, targets = next(batches)
-            share = len(tokens) / self.plan.global_batch
+            batch = next(batches)
+            share = len(batch[0]) / self.plan.global_batch
             with (
                 nullcontext() if part == mine[-1] else self.strategy.no_sync(),
                 random.at(step=self.state.step, part=part),
             ):
-                loss = model(tokens, targets)
+                loss = model(*batch)
                 loss.backward(share)
             total += share * loss.item()
         mean = self._agreed_mean(total)
@@ -170,7 +185,7 @@ class Loop:
         return {"val_loss": self.val_loss}
 
     def validate(self) -> float:
-        """Return the loss on samples spread evenly over those held out, in nats a token.
+        """Return the loss on samples spread evenly over those held out.
 
         Collective over the communicator.
         """

@@ -17,7 +17,7 @@ _LIVE_S = 0.1
 
 
 class Progress:
-    """Show step, loss, tokens per second and the time left. A context manager.
+    """Show step, loss, rate and the time left. A context manager.
 
     On a terminal one line is rewritten in place, at most ten times a second. Elsewhere (a batch system's log) a plain
     line comes with the first and the last step, and between them about twenty in a run, or one a minute in a long run;
@@ -31,6 +31,8 @@ class Progress:
         Receives everything. None: lines go to standard output, the live line to standard error if that is a terminal.
     enabled : bool
         False: say nothing; for ranks other than 0.
+    unit : str
+        What the rate counts, in the plural.
     clock : callable
         Seconds from any origin.
     """
@@ -41,9 +43,10 @@ class Progress:
         stream: TextIO | None = None,
         *,
         enabled: bool = True,
+        unit: str = "tokens",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total_steps = total_steps
+        self.total_steps, self.unit = total_steps, unit
         # mpirun gives a rank a terminal as standard output, whatever its own is; only standard error tells
         self._log, self._screen = (sys.stdout, sys.stderr) if stream is None else (stream, stream)
         self._enabled, self._clock = enabled, clock
@@ -58,7 +61,7 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def update(self, step: int, loss: float, tokens_per_s: float) -> None:
+    def update(self, step: int, loss: float, rate_per_s: float) -> None:
         """Show where the run is after ``step`` steps."""
         now = self._clock()
         if self._first is None:
@@ -68,7 +71,7 @@ class Progress:
             return
         self._shown_at = now
         parts = [f"step {step:>{len(str(self.total_steps))}}/{self.total_steps}", f"loss {loss:.4f}"]
-        parts.append(f"{tokens_per_s:,.0f} tokens/s")
+        parts.append(f"{rate_per_s:,.0f} {self.unit}/s")
         if step >= self.total_steps:
             parts.append("done")
         elif left_s is not None:
