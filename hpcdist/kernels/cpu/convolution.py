@@ -24,13 +24,11 @@ def _add_row(row, out, n):
 
 
 @inline
-def _seen(x, k, row, start, step, across, n, to):
-    """Set ``n`` elements at ``to``: every ``step``-th of a row of x from ``start`` on, at ``across``; 0 elsewhere."""
-    first, count = across.start, len(across)
-    clear(to, first)
-    if step == 1:
-        copy_row(shift(at(x, k), row * x.shape[2] + start), shift(to, first), count)
-    clear(shift(to, first + count), n - first - count)
+def _blank(to, row, down, across):
+    """Set to 0 what lies outside, of rows of ``row`` elements: all before and after ``down`` and ``across``."""
+    for y in down:
+        clear(shift(to, y * row), across.start)
+        clear(shift(to, y * row + across.stop), row - across.stop)
 
 
 @compiled
@@ -42,15 +40,23 @@ def im2col(x, window, columns, num_threads):
         for r in part(rows, num_threads, t):
             k, i, j = r // (kh * kw), r // kw % kh, r % kw
             down, across = _reach(oh, h, sh, ph, i * dh), _reach(ow, w, sw, pw, j * dw)
-            start = across.start * sw - pw + j * dw
-            clear(at(columns, r), down.start * ow)
-            for y in down:
-                row = y * sh - ph + i * dh
-                _seen(x, k, row, start, sw, across, ow, shift(at(columns, r), y * ow))
-                if sw != 1:
-                    for z in range(len(across)):
-                        columns[r, y, across.start + z] = x[k, row, start + z * sw]
-            clear(shift(at(columns, r), down.stop * ow), (oh - down.stop) * ow)
+            first, start = down.start * sh - ph + i * dh, across.start * sw - pw + j * dw
+            plane, to, count = at(x, k), at(columns, r), len(across)
+            clear(to, down.start * ow)
+            if sh == sw == 1 and ow == w and len(down) and count:
+                # all rows at once; what comes from the row before or after is blanked below
+                place = down.start * ow + across.start
+                copy_row(shift(plane, first * w + start), shift(to, place), (len(down) - 1) * w + count)
+            elif sw == 1:
+                for y in range(len(down)):
+                    place = (down.start + y) * ow + across.start
+                    copy_row(shift(plane, (first + y * sh) * w + start), shift(to, place), count)
+            else:
+                for y in range(len(down)):
+                    for z in range(count):
+                        columns[r, down.start + y, across.start + z] = x[k, first + y * sh, start + z * sw]
+            _blank(to, ow, down, across)
+            clear(shift(to, down.stop * ow), (oh - down.stop) * ow)
 
 
 @compiled
