@@ -58,9 +58,9 @@ __all__ = [
 
 # not in __all__: "import *" would hide Python's abs, max and sum
 _FUNCTIONS = [
-    "abs", "amax", "amin", "argmax", "argmin", "argsort", "bmm", "clamp", "cos", "cumsum", "einsum", "erf", "exp",
-    "log", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "norm", "outer", "sigmoid", "sin",
-    "sort", "sqrt", "std", "sum", "tanh", "topk", "var", "where",
+    "abs", "amax", "amin", "argmax", "argmin", "argsort", "bmm", "clamp", "cos", "cumsum", "einsum", "eq", "erf",
+    "exp", "ge", "gt", "le", "log", "lt", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "ne",
+    "norm", "outer", "sigmoid", "sin", "sort", "sqrt", "std", "sum", "tanh", "topk", "var", "where",
 ]  # fmt: skip
 _ARRANGEMENT = [
     "broadcast_to", "cat", "complex", "conj", "flatten", "gather", "imag", "index_select", "pad", "permute", "real",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdist.autograd.operators import Operand, call, wrapped
+from hpcdist.autograd.operand import Operand, call, wrapped
 from hpcdist.autograd.ops.reduce import Dims, reduced
 from hpcdist.autograd.tensor import Tensor
 from hpcdist.errors import explain

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcdist.autograd.operators import call
+from hpcdist.autograd.operand import call
 from hpcdist.autograd.tensor import Tensor
 
 __all__ = ["irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftn"]

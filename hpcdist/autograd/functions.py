@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.autograd.operators import Operand, binary, call, operand, wrapped
+from hpcdist.autograd.operand import Operand, binary, call, operand, wrapped
 from hpcdist.autograd.ops.reduce import Dims
 from hpcdist.autograd.tensor import Tensor, tensor
 from hpcdist.errors import explain
 
 __all__ = [
-    "abs", "amax", "amin", "argmax", "argmin", "argsort", "bmm", "clamp", "cos", "cumsum", "einsum", "erf", "exp",
-    "log", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "norm", "outer", "sigmoid", "sin",
-    "sort", "sqrt", "std", "sum", "tanh", "topk", "var", "where",
+    "abs", "amax", "amin", "argmax", "argmin", "argsort", "bmm", "clamp", "cos", "cumsum", "einsum", "eq", "erf",
+    "exp", "ge", "gt", "le", "log", "lt", "masked_fill", "matmul", "max", "maximum", "mean", "min", "minimum", "ne",
+    "norm", "outer", "sigmoid", "sin", "sort", "sqrt", "std", "sum", "tanh", "topk", "var", "where",
 ]  # fmt: skip
 
 
@@ -60,6 +60,36 @@ def sigmoid(x: Tensor) -> Tensor:
 def erf(x: Tensor) -> Tensor:
     """Return the error function of each element."""
     return x.erf()
+
+
+def eq(a: Operand, b: Operand) -> Tensor:
+    """Return whether the elements of each pair are equal; the operator ``==`` compares tensors, not elements."""
+    return binary("eq", a, b)
+
+
+def ne(a: Operand, b: Operand) -> Tensor:
+    """Return whether the elements of each pair differ."""
+    return binary("ne", a, b)
+
+
+def lt(a: Operand, b: Operand) -> Tensor:
+    """Return ``a < b``, element by element."""
+    return binary("lt", a, b)
+
+
+def le(a: Operand, b: Operand) -> Tensor:
+    """Return ``a <= b``, element by element."""
+    return binary("le", a, b)
+
+
+def gt(a: Operand, b: Operand) -> Tensor:
+    """Return ``a > b``, element by element."""
+    return binary("gt", a, b)
+
+
+def ge(a: Operand, b: Operand) -> Tensor:
+    """Return ``a >= b``, element by element."""
+    return binary("ge", a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Tensor:

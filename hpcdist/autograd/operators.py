@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdist.array import is_device
-from hpcdist.autograd.op import OPS
+from hpcdist.autograd.operand import Operand, binary, call, flat, operand, plain_index, wrapped
 from hpcdist.autograd.ops.reduce import Dims, reduced
 from hpcdist.errors import explain
 
-__all__ = ["Operand", "Operators", "binary", "call", "operand", "wrapped"]
-
-Operand: TypeAlias = Any
-"""A tensor, an array or a number."""
+__all__ = ["Operators"]
 
 
 class Operators:
@@ -74,8 +70,21 @@ class Operators:
     def __pow__(self, exponent: float) -> Self:
         return call("pow", self, exponent=exponent)
 
+    def __lt__(self, other: Operand) -> Self:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Operand) -> Self:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Operand) -> Self:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Self:
+        return binary("ge", self, other)
+
     def __getitem__(self, index: Any) -> Self:
-        return call("getitem", self, index=index)
+        parts = tuple(map(plain_index, index)) if isinstance(index, tuple) else plain_index(index)
+        return call("getitem", self, index=parts)
 
     # ---- methods that are operations
     def exp(self) -> Self:
@@ -244,52 +253,3 @@ class Operators:
     def to(self, dtype: npt.DTypeLike) -> Self:
         """Return the values in another dtype."""
         return self if np.dtype(dtype) == self.dtype else call("cast", self, dtype=np.dtype(dtype))
-
-
-def call(name: str, *inputs: Any, **attrs: Any) -> Any:
-    """Run the operation called ``name``."""
-    from hpcdist.autograd.tape import apply
-
-    return apply(OPS[name], *inputs, **attrs)
-
-
-def binary(name: str, a: Operand, b: Operand) -> Any:
-    """Run an operation on two operands, of which at least one is tensor-like; numbers take the dtype of the other."""
-    return call(name, operand(a, b), operand(b, a))
-
-
-_NUMBERS = (bool, int, float, complex, np.generic)
-
-
-def wrapped(x: Operand, dtype: npt.DTypeLike | None = None) -> Any:
-    """Return ``x``, as a tensor if it is an array or a number."""
-    from hpcdist.autograd.tensor import Tensor
-
-    if hasattr(type(x), "requires_grad"):
-        return x
-    return Tensor(x if is_device(x) else np.asarray(x, dtype))
-
-
-def operand(x: Operand, other: Operand) -> Any:
-    """Return ``x`` as one of two operands, of which at least one is tensor-like."""
-    if not hasattr(type(x), "requires_grad"):
-        return wrapped(x, _weak(x, other.dtype))
-    if isinstance(other, _NUMBERS) and (dtype := _weak(other, x.dtype)) != x.dtype:
-        return x.to(dtype)
-    return x
-
-
-def _weak(x: Operand, other: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the dtype of an operand: a number takes the other's, unless that cannot hold its kind; None: its own."""
-    if not isinstance(x, _NUMBERS):
-        return None
-    if isinstance(x, (complex, np.complexfloating)) and other.kind != "c":
-        return np.result_type(other, np.complex64)
-    if isinstance(x, (float, np.floating)) and other.kind in "biu":
-        return np.dtype(np.float32)
-    return other
-
-
-def flat(arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return integers that were passed one by one or as a sequence."""
-    return tuple(arguments[0]) if len(arguments) == 1 and not isinstance(arguments[0], int) else tuple(arguments)

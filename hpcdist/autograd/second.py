@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hpcdist.array import namespace
-from hpcdist.autograd.operators import call
+from hpcdist.autograd.operand import call
 from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.autograd.tensor import Tensor
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array, is_device, to_host
-from hpcdist.autograd.operators import Operators, binary
+from hpcdist.autograd.operand import binary
+from hpcdist.autograd.operators import Operators
 from hpcdist.autograd.pool import empty
 from hpcdist.errors import explain
 
@@ -203,7 +204,17 @@ def _without(hooks: Sequence[Any], hook: Any) -> list[Any]:
     return [*hooks[:place], *hooks[place + 1 :]]
 
 
-_UFUNC_OPS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "matmul": "matmul"}
+_UFUNC_OPS = {
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "matmul": "matmul",
+    "less": "lt",
+    "less_equal": "le",
+    "greater": "gt",
+    "greater_equal": "ge",
+}
 
 
 def tensor(data: Any, dtype: npt.DTypeLike | None = None, requires_grad: bool = False) -> Tensor:

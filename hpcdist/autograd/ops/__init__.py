@@ -3,6 +3,7 @@
 from hpcdist.autograd.ops.activation import GELU, SILU, SWIGLU
 from hpcdist.autograd.ops.attention import ATTENTION, ROTARY
 from hpcdist.autograd.ops.batchnorm import BATCH_NORM, BATCH_NORM_EVAL, GROUP_NORM
+from hpcdist.autograd.ops.compare import EQ, GE, GT, LE, LT, NE
 from hpcdist.autograd.ops.complex import COMPLEX, CONJ, IMAG, REAL, VIEW_AS_COMPLEX, VIEW_AS_REAL
 from hpcdist.autograd.ops.convolution import CONV, CONV_TRANSPOSE
 from hpcdist.autograd.ops.criterion import BINARY_CROSS_ENTROPY, CLASS_CROSS_ENTROPY, HUBER, KL_DIV, LOGISTIC
@@ -50,10 +51,10 @@ __all__ = [
     "ABS", "ADAPTIVE_AVG_POOL", "ADD", "ADD_LAYER_NORM", "ADD_RMS_NORM", "ATTENTION", "AVG_POOL", "BATCH_NORM",
     "BATCH_NORM_EVAL", "BINARY_CROSS_ENTROPY", "BROADCAST_TO", "CAST", "CAT", "CLAMP", "CLASS_CROSS_ENTROPY",
     "COMPLEX", "CONJ", "CONV", "CONV_TRANSPOSE", "COS", "CROSS_ENTROPY", "CUMSUM", "DIV", "DROPOUT", "EINSUM",
-    "EMBEDDING", "ERF", "EXP", "GELU", "GETITEM", "GROUP_NORM", "GRU", "HUBER", "IMAG", "INDEX_SELECT", "INTERPOLATE",
-    "IRFFT", "KL_DIV", "LAYER_NORM", "LINEAR", "LINEAR_CROSS_ENTROPY", "LOG", "LOGISTIC", "LOG_SOFTMAX", "LSTM",
-    "MATMUL", "MAX", "MAXIMUM", "MAX_POOL", "MEAN", "MIN", "MINIMUM", "MUL", "NEG", "NORM", "PAD", "POW", "PUT",
-    "REAL", "RELU", "RESHAPE", "RFFT", "RMS_NORM", "ROTARY", "SCATTER_ADD", "SIGMOID", "SILU", "SIN", "SOFTMAX",
-    "SORT", "SPLIT", "SQRT", "STACK", "STD", "SUB", "SUM", "SWIGLU", "TAKE_ALONG_DIM", "TANH", "TOPK", "TRANSPOSE",
-    "UNGROUP", "VAR", "VIEW_AS_COMPLEX", "VIEW_AS_REAL", "WHERE",
+    "EMBEDDING", "EQ", "ERF", "EXP", "GE", "GELU", "GETITEM", "GROUP_NORM", "GRU", "GT", "HUBER", "IMAG",
+    "INDEX_SELECT", "INTERPOLATE", "IRFFT", "KL_DIV", "LAYER_NORM", "LE", "LINEAR", "LINEAR_CROSS_ENTROPY", "LOG",
+    "LOGISTIC", "LOG_SOFTMAX", "LSTM", "LT", "MATMUL", "MAX", "MAXIMUM", "MAX_POOL", "MEAN", "MIN", "MINIMUM", "MUL",
+    "NE", "NEG", "NORM", "PAD", "POW", "PUT", "REAL", "RELU", "RESHAPE", "RFFT", "RMS_NORM", "ROTARY", "SCATTER_ADD",
+    "SIGMOID", "SILU", "SIN", "SOFTMAX", "SORT", "SPLIT", "SQRT", "STACK", "STD", "SUB", "SUM", "SWIGLU",
+    "TAKE_ALONG_DIM", "TANH", "TOPK", "TRANSPOSE", "UNGROUP", "VAR", "VIEW_AS_COMPLEX", "VIEW_AS_REAL", "WHERE",
 ]  # fmt: skip

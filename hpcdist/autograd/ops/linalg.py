@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdist.array import Array
 from hpcdist.autograd.op import row
-from hpcdist.autograd.ops.elementwise import LETTERS, sum_to
+from hpcdist.autograd.ops.elementwise import LETTERS, real_if, sum_to
 from hpcdist.autograd.pool import empty
 from hpcdist.autograd.replay import Into
 from hpcdist.kernels.bias import col_sum
@@ -84,6 +84,6 @@ def matmul(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
 def MATMUL(into: Any, grads: Any, saved: Any) -> None:
     (a, b), g = saved, grads[0]
     if into[0] is not None:
-        into[0].give(sum_to(g @ b.swapaxes(-1, -2).conj(), into[0].shape))
+        into[0].give(real_if(sum_to(g @ b.swapaxes(-1, -2).conj(), into[0].shape), into[0].dtype))
     if into[1] is not None:
-        into[1].give(sum_to(a.swapaxes(-1, -2).conj() @ g, into[1].shape))
+        into[1].give(real_if(sum_to(a.swapaxes(-1, -2).conj() @ g, into[1].shape), into[1].dtype))

@@ -22,6 +22,10 @@ CASES = [
     ("abs", (spectrum(3, 4),), {}),
     ("sin", (normal(3, 4),), {}),
     ("cos", (normal(3, 4),), {}),
+    *[
+        (name, (integers(3, 3, 1, 4) * 1.0, integers(3, 2, 4) * 1.0), {})
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    ],
     ("maximum", (normal(3, 1, 4), normal(2, 4, seed=1)), {}),
     ("minimum", (normal(3, 4), normal(3, 1, seed=1)), {}),
     ("clamp", (normal(3, 4),), {"min": -0.5, "max": 0.25}),

@@ -38,6 +38,18 @@ VALUES = [
     (lambda x: hd.tanh(x), np.tanh),
     (lambda x: hd.sigmoid(x), lambda x: 1 / (1 + np.exp(-x))),
     (lambda x: hd.erf(x), np.vectorize(math.erf)),
+    (lambda x: hd.eq(x, X[0]), lambda x: x == X[0]),
+    (lambda x: hd.ne(x, X[0]), lambda x: x != X[0]),
+    (lambda x: hd.lt(x, 0), lambda x: x < 0),
+    (lambda x: hd.le(x, X[0]), lambda x: x <= X[0]),
+    (lambda x: hd.gt(x, X[0]), lambda x: x > X[0]),
+    (lambda x: hd.ge(x, X[0]), lambda x: x >= X[0]),
+    (lambda x: x < 0.5, lambda x: x < 0.5),
+    (lambda x: x <= 0.5, lambda x: x <= 0.5),
+    (lambda x: X[0] > x, lambda x: X[0] > x),
+    (lambda x: x >= x[0], lambda x: x >= x[0]),
+    (lambda x: x[x > 0], lambda x: x[x > 0]),
+    (lambda x: x[Tensor(np.array([2, 0])), :, 1], lambda x: x[[2, 0], :, 1]),
     (lambda x: hd.maximum(x, 0.5), lambda x: np.maximum(x, 0.5)),
     (lambda x: hd.minimum(X[0], x), lambda x: np.minimum(X[0], x)),
     (lambda x: hd.clamp(x, max=0.3), lambda x: np.clip(x, None, 0.3)),
@@ -192,7 +204,14 @@ def test_the_largest_magnitudes_share_the_gradient_of_the_maximum_norm():
     np.testing.assert_array_equal(gradient(lambda t: t.norm(math.inf), [3.0, -3, 1]), [0.5, -0.5, 0])
 
 
-@pytest.mark.parametrize("op", [lambda a, b: a * b, lambda a, b: hd.einsum("i,i->i", a, b)])
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda a, b: a * b,
+        lambda a, b: hd.einsum("i,i->i", a, b),
+        lambda a, b: (a.view(2, 1, 1) @ b.view(2, 1, 1)).view(2),
+    ],
+)
 def test_real_operands_of_complex_products_get_real_gradients(op):
     a, b = leaf([1.0, 2]), leaf([1 + 2j, 3 - 1j], np.complex128)
     seed = np.array([1 - 1j, 2j])
