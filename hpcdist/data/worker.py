@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -45,9 +46,10 @@ def serve(connection: Connection, dataset: Any, collate: Collate | None, number:
     cpu.set_threads(1)
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
-    while True:
-        ticket, indices = tasks.get()
-        connection.send_bytes(_answer(ticket, lambda: fetch(dataset, collate, indices), number))  # noqa: B023
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the rank has ended, or wants no more
+        while True:
+            ticket, indices = tasks.get()
+            connection.send_bytes(_answer(ticket, lambda: fetch(dataset, collate, indices), number))  # noqa: B023
 
 
 def portable(error: Exception, note: str) -> Exception:

@@ -169,7 +169,7 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path, how):
     rank = subprocess.Popen(
         [sys.executable, "-m", "hpcdist", "run", str(path), how],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
     with rank:
@@ -180,8 +180,10 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path, how):
             server = []  # gone already
         if how.startswith("SIG"):
             rank.send_signal(getattr(signal, how))
+        told = rank.stderr.read()
         rank.wait(10)
     assert len(workers) == 2
+    assert told.count("Traceback") == (how == "raise")  # workers end without a word
     wait_until_gone(workers + server)
 
 
