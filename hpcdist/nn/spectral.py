@@ -5,6 +5,8 @@ Weights are pairs of real numbers, so that every optimizer and checkpoint can ho
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
@@ -41,6 +43,16 @@ def _check(name: str, x: Tensor, in_channels: int, least: tuple[int, ...]) -> No
         )
 
 
+def _mixed(z: Tensor, weight: Tensor) -> Tensor:
+    """Multiply the channels of each mode by its matrix: z (batch, in, *modes), to (batch, out, *modes)."""
+    modes = z.shape[2:]
+    by_mode = (
+        a.reshape(*a.shape[:2], math.prod(modes)).transpose(2, 0, 1) for a in (z, apply(ops.VIEW_AS_COMPLEX, weight))
+    )
+    product = functions.matmul(*by_mode)
+    return product.transpose(1, 2, 0).reshape(z.shape[0], weight.shape[1], *modes)
+
+
 class SpectralConv1d(Module):
     """Multiply the lowest modes of lines by matrices, and drop the others: (n, in, width) to (n, out, width).
 
@@ -67,8 +79,7 @@ class SpectralConv1d(Module):
     def forward(self, x: Tensor) -> Tensor:
         _check("SpectralConv1d", x, self.in_channels, (2 * self.modes - 2,))
         low = fft.rfft(x)[:, :, : self.modes]
-        mixed = functions.einsum("bik,iok->bok", low, apply(ops.VIEW_AS_COMPLEX, self.weight))
-        return fft.irfft(mixed, x.shape[-1])  # fills up with zeros
+        return fft.irfft(_mixed(low, self.weight), x.shape[-1])  # fills up with zeros
 
 
 class SpectralConv2d(Module):
@@ -108,11 +119,7 @@ class SpectralConv2d(Module):
         _check("SpectralConv2d", x, self.in_channels, (2 * rows, 2 * columns - 2))
         height, width = x.shape[2:]
         z = fft.rfft2(x)[:, :, :, :columns]
-        above = self._mixed(z[:, :, :rows], self.weight1)
-        below = self._mixed(z[:, :, height - rows :], self.weight2)
+        above = _mixed(z[:, :, :rows], self.weight1)
+        below = _mixed(z[:, :, height - rows :], self.weight2)
         gap = Tensor(namespace(x.data).zeros((x.shape[0], self.out_channels, height - 2 * rows, columns), above.dtype))
         return fft.irfft2(arrangement.cat([above, gap, below], 2), (height, width))
-
-    @staticmethod
-    def _mixed(z: Tensor, weight: Tensor) -> Tensor:
-        return functions.einsum("bixy,ioxy->boxy", z, apply(ops.VIEW_AS_COMPLEX, weight))

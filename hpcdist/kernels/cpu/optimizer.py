@@ -16,52 +16,55 @@ from hpcdist.kernels.optimizer import BLOCK, tree_sum
 
 
 @inline
-def _moments(p, parts, m, v, j, rest, factors):
-    """Update both moments of up to 16 parameters, and return them."""
-    beta1, beta2, new1, new2, l2, scale = factors
+def _gradient(parts, j, rest, scale, decay, p):
+    """Return what up to 16 parameters see: the scaled sum of parts, and ``decay`` times the parameters."""
     g = load(at(parts, 0), j, rest)
     for k in range(1, len(parts)):
         g += load(at(parts, k), j, rest)
     g *= scale
-    if l2 != ZERO:
-        g = fma(load(at(p, 0), j, rest), l2, g)
-    first = fma(load(at(m, 0), j, rest), beta1, g * new1)
-    second = fma(load(at(v, 0), j, rest), beta2, g * g * new2)
-    store(at(m, 0), j, rest, first)
-    store(at(v, 0), j, rest, second)
-    return first, second
-
-
-@inline
-def _move(p, first, second, j, rest, factors):
-    decay, step, spread, eps = factors
-    change = first * step / fma(root(second), spread, eps)
-    store(at(p, 0), j, rest, fma(load(at(p, 0), j, rest), decay, change))
+    if decay != ZERO:  # an infinite parameter stays one
+        g = fma(p, decay, g)
+    return g
 
 
 @compiled
 def _adam(p, parts, m, v, of_moments, of_move, num_threads):
     fits(m.size == v.size == p.size == parts.shape[1] and len(parts) > 0)
+    beta1, beta2, new1, new2, l2, scale = of_moments
+    shrink, step, spread, eps = of_move
     for t in prange(num_threads):
         run = part(p.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
             rest = run.stop - j
-            first, second = _moments(p, parts, m, v, j, rest, of_moments)
-            _move(p, first, second, j, rest, of_move)
+            before = load(at(p, 0), j, rest)
+            g = _gradient(parts, j, rest, scale, l2, before)
+            first = fma(load(at(m, 0), j, rest), beta1, g * new1)
+            second = fma(load(at(v, 0), j, rest), beta2, g * g * new2)
+            store(at(m, 0), j, rest, first)
+            store(at(v, 0), j, rest, second)
+            change = first * step / fma(root(second), spread, eps)
+            store(at(p, 0), j, rest, fma(before, shrink, change))
 
 
 @compiled
 def _amsgrad(p, parts, m, v, largest, of_moments, of_move, num_threads):
     fits(m.size == v.size == largest.size == p.size == parts.shape[1] and len(parts) > 0)
+    beta1, beta2, new1, new2, l2, scale = of_moments
+    shrink, step, spread, eps = of_move
     for t in prange(num_threads):
         run = part(p.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
             rest = run.stop - j
-            first, second = _moments(p, parts, m, v, j, rest, of_moments)
-            before = load(at(largest, 0), j, rest)
-            second = choose_above(second, before, second, before)  # a NaN stays one
-            store(at(largest, 0), j, rest, second)
-            _move(p, first, second, j, rest, of_move)
+            before, top = load(at(p, 0), j, rest), load(at(largest, 0), j, rest)
+            g = _gradient(parts, j, rest, scale, l2, before)
+            first = fma(load(at(m, 0), j, rest), beta1, g * new1)
+            second = fma(load(at(v, 0), j, rest), beta2, g * g * new2)
+            store(at(m, 0), j, rest, first)
+            store(at(v, 0), j, rest, second)
+            top = choose_above(second, top, second, top)  # a NaN stays one
+            store(at(largest, 0), j, rest, top)
+            change = first * step / fma(root(top), spread, eps)
+            store(at(p, 0), j, rest, fma(before, shrink, change))
 
 
 def _factors(lr, beta1, beta2, eps, shrink, l2, correction1, correction2, grad_scale):
