@@ -40,8 +40,9 @@ def resampling(name: str, names_dims: str, bands: Callable[..., tuple[Band, ...]
 
 
 def _along_all(x: Array, bands: Sequence[Band]) -> Array:
-    """Apply the bands to the dimensions after the first two, the last one first."""
-    for dim in reversed(range(len(bands))):
+    """Apply the bands to the dimensions after the first two: the last, which is slow, while elements are few."""
+    dims, grows = range(len(bands)), len(bands[0].start) > x.shape[2]
+    for dim in reversed(dims) if grows else dims:
         x = _along(x, dim + 2, bands[dim])
     return x
 

@@ -275,6 +275,18 @@ def test_gradients_add_up_over_micro_batches():
         np.testing.assert_allclose(p.grad, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_gradients_are_added_to_what_is_there_in_any_layout():
+    x, w = draw(2, 4, 5, 6), draw(4, 4, 3, 3, seed=1)
+
+    def both(x, w):
+        h = x * 1.0
+        return F.conv2d(h, w, None, 1, 1), h.transpose(
+            3, 2, 1, 0
+        ) * 2.0  # the second's gradient comes first, transposed
+
+    check_vjp(both, x, w)
+
+
 def test_float16_keeps_its_type_and_sums_in_float32():
     x, w = draw(2, 64, 6, 6).astype(np.float16), draw(4, 64, 3, 3, seed=1).astype(np.float16)
     weight = Tensor(w, requires_grad=True)
