@@ -14,10 +14,10 @@ from pathlib import Path
 
 from hpcdist import config
 from hpcdist.backends import cpu
+from hpcdist.backends.parent import die_with_parent
 from hpcdist.comm import failure
 from hpcdist.comm.launched import launched
 from hpcdist.elastic.job import Job
-from hpcdist.backends.parent import die_with_parent
 
 __all__ = ["run_job"]
 

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from hpcdist.elastic import processes
 from hpcdist.backends.parent import die_with_parent
+from hpcdist.elastic import processes
 
 __all__ = ["Supervisor"]
 
