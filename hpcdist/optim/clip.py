@@ -43,7 +43,8 @@ def clip_grad_norm_(
     factor = max_norm / (norm + 1e-6)
     if factor < 1:
         for p in chosen:
-            p.grad *= p.grad.dtype.type(factor)
+            with namespace(p.grad).errstate(invalid="ignore"):  # infinity times 0
+                p.grad *= p.grad.dtype.type(factor)
     return norm
 
 

@@ -221,6 +221,16 @@ def test_clipping_folded_into_the_step_equals_clipping_before_it():
     assert optimizer.grad_scale == 0.5
 
 
+def test_an_infinite_norm_is_returned_without_a_warning():
+    p, q = Tensor(np.zeros(2), True), Tensor(np.zeros(1), True)
+    p.grad, q.grad = np.array([np.inf, 1.0]), np.ones(1)
+    assert optim.clip_grad_norm_([p, q], 1.0) == np.inf
+    np.testing.assert_array_equal(p.grad, [np.nan, 0])
+    optimizer = optim.SGD([p], lr=1.0)
+    assert np.isnan(optimizer.clip_grad_norm_(1.0))
+    assert optimizer.grad_scale == 1
+
+
 def test_clip_by_value():
     p, q = Tensor(np.zeros(4, np.float32), True), Tensor(np.zeros(1), True)
     p.grad = np.array([-3, 0.5, np.nan, np.inf], np.float32)
