@@ -307,6 +307,21 @@ def check_works_end_in_any_order(comm):
         assert work.wait() is work.wait()
 
 
+def check_buffers_live_as_long_as_their_works(comm):
+    """What was packed for a work is not given to anybody else before the work is done."""
+    for n in (comm.size * 4, comm.size * 50, comm.size * 200):
+        x = np.arange(6.0 * n).reshape(6, n) + comm.rank
+        total = (x - comm.rank) * comm.size + comm.size * (comm.size - 1) / 2
+        out = np.empty_like(x)
+        works = [comm.ireduce_scatter(x, dim=1) for _ in range(3)]
+        works.append(comm.iall_reduce(np.asfortranarray(x), out=out))
+        junk = [np.full((n, 6), -1e9) for _ in range(8)]
+        for work in works[:3]:
+            equal(work.wait(), np.split(total, comm.size, axis=1)[comm.rank])
+        equal(works[3].wait(), total)
+        assert len(junk) == 8
+
+
 def check_test_makes_progress(comm):
     work = comm.iall_reduce(np.ones(10_000))
     while not work.test():

@@ -44,6 +44,14 @@ def test_environment_sets_the_cut(world, monkeypatch):
     comm_suite.check_long_messages_b03(comm)
 
 
+def test_works_may_be_dropped_while_they_are_under_way(world):
+    for _ in range(10):
+        world.iall_reduce(np.ones(1_000_000))
+        world.ireduce_scatter(np.ones(world.size * 100_000))
+        world.ibroadcast(np.ones(1_000_000))
+        assert world.all_reduce(np.ones(2)).tolist() == [world.size] * 2
+
+
 # ---- whose communicator it is
 def test_host_communicator_is_duplicated(world):
     host = MPI.COMM_WORLD.Dup()

@@ -104,7 +104,7 @@ class MpiCommunicator(Communicator):
                 out[...] = like(out, mean)
             return out
 
-        return self._work("all_reduce", x, requests, finish)
+        return self._work("all_reduce", x, requests, finish, (source, total))
 
     def _reduce(self, source: Array, total: Array, how: dtypes.Reduction) -> list[MPI.Request]:
         if self.size > 1:
@@ -126,7 +126,7 @@ class MpiCommunicator(Communicator):
         source = front(x, dim, how.dtype)
         mine = np.empty((extents[self.rank], *source.shape[1:]), source.dtype)
         requests = self._scatter(source, mine, extents, how)
-        return self._work("reduce_scatter", x, requests, lambda: like(x, self._mean(mine, op), dim))
+        return self._work("reduce_scatter", x, requests, lambda: like(x, self._mean(mine, op), dim), (source, mine))
 
     def _scatter(self, source: Array, mine: Array, extents: Sequence[int], how: dtypes.Reduction) -> list[MPI.Request]:
         if self.size > 1:
@@ -156,7 +156,7 @@ class MpiCommunicator(Communicator):
         mine = front(x, dim)
         whole = np.empty((sum(extents), *mine.shape[1:]), mine.dtype)
         requests = self._gather(mine, whole, extents)
-        return self._work("all_gather", x, requests, lambda: like(x, whole, dim))
+        return self._work("all_gather", x, requests, lambda: like(x, whole, dim), (mine, whole))
 
     def _gather(self, mine: Array, whole: Array, extents: Sequence[int]) -> list[MPI.Request]:
         if self.size > 1:
@@ -182,7 +182,7 @@ class MpiCommunicator(Communicator):
         def finish() -> list[Array]:
             return [like(parts[0], array) for array in received]
 
-        return self._work("all_to_all", parts[0], requests, finish, lengths=lengths)
+        return self._work("all_to_all", parts[0], requests, finish, packed + received, lengths=lengths)
 
     def _exchange(self, packed: list[Array], received: list[Array]) -> tuple[list[MPI.Request], list[int]]:
         """Post messages with all other ranks, receives first; return them and the lengths of the receives."""
@@ -202,15 +202,16 @@ class MpiCommunicator(Communicator):
         value = packed.copy() if self.rank == root else np.empty_like(packed)
         alone = self.size == 1
         requests = [] if alone else chunks.broadcast(self.handle, dtypes.raw(value), root, self.max_count)
-        return self._work("broadcast", x, requests, lambda: like(x, value))
+        return self._work("broadcast", x, requests, lambda: like(x, value), (value,))
 
     def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
         """Post :meth:`send`. Point to point."""
         arguments.check_array("send", "x", x)
         arguments.check_rank("send", "dest", dest, self.size)
         self._check_tag("send", tag)
-        requests = chunks.send(self.handle, dtypes.raw(pack(x)), dest, tag, self.max_count)
-        return self._work("send", x, requests, lambda: None, peers=f"rank {dest}")
+        packed = pack(x)
+        requests = chunks.send(self.handle, dtypes.raw(packed), dest, tag, self.max_count)
+        return self._work("send", x, requests, lambda: None, (packed,), peers=f"rank {dest}")
 
     def irecv(self, out: Array, source: int, tag: int = 0) -> Work[Array]:
         """Post :meth:`recv`. Point to point."""
@@ -228,12 +229,12 @@ class MpiCommunicator(Communicator):
                 out[...] = like(out, buffer)
             return out
 
-        return self._work("recv", out, requests, finish, peers=f"rank {source}", lengths=lengths)
+        return self._work("recv", out, requests, finish, (buffer,), peers=f"rank {source}", lengths=lengths)
 
     def ibarrier(self) -> Work[None]:
         """Post :meth:`barrier`. Collective over the group."""
         requests = [] if self.size == 1 else [self.handle.Ibarrier()]
-        return self._work("barrier", None, requests, lambda: None)
+        return self._work("barrier", None, requests, lambda: None, ())
 
     # ---- progress
     def watch(self, work: Work[Any]) -> None:
@@ -296,6 +297,7 @@ class MpiCommunicator(Communicator):
         x: Array | None,
         requests: list[MPI.Request],
         finish: Callable[[], T],
+        buffers: Sequence[Array],
         *,
         peers: str | None = None,
         lengths: Sequence[int] = (),
@@ -303,7 +305,7 @@ class MpiCommunicator(Communicator):
         shape, dtype = (None, None) if x is None else (x.shape, x.dtype)
         everyone = f"all {self.size} ranks of the group"
         operation = Operation(verb, self.rank, self.size, self.name, shape, dtype, peers or everyone, call_site())
-        return MpiWork(operation, requests, finish, timeout_s=self.timeout_s, lengths=lengths)
+        return MpiWork(operation, requests, finish, buffers=buffers, timeout_s=self.timeout_s, lengths=lengths)
 
     def _check_tag(self, verb: str, tag: int) -> None:
         if not 0 <= tag < self._top_tag:

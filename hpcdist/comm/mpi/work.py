@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from mpi4py import MPI
 
+from hpcdist.array import Array
 from hpcdist.comm.mpi.crowding import crowded
 from hpcdist.comm.operation import Operation
 from hpcdist.comm.work import Work
@@ -23,8 +24,8 @@ _SPIN_S = 1e-3
 """How long a wait tries again at once before it gives its core away."""
 _NAP_S = 5e-5
 
-_abandoned: list[MPI.Request] = []
-"""Requests nobody waits for any more: MPI may still write to the buffers they keep alive."""
+_abandoned: dict[int, tuple[MPI.Request, Sequence[Array]]] = {}
+"""Requests nobody waits for any more, by id, and the buffers that MPI may still read and write."""
 
 
 class MpiWork(Work[T]):
@@ -35,9 +36,11 @@ class MpiWork(Work[T]):
     operation : Operation
         What it is, for messages.
     requests : list of MPI.Request
-        Done when all are. They keep their buffers alive.
+        Done when all are.
     finish : callable
         Makes the result once, in the thread that asks for it, when all requests are done.
+    buffers : sequence of array
+        What MPI reads and writes: mpi4py's requests do not keep those of reductions alive.
     timeout_s : float
         Limit of waits.
     lengths : sequence of int
@@ -54,10 +57,12 @@ class MpiWork(Work[T]):
         requests: list[MPI.Request],
         finish: Callable[[], T],
         *,
+        buffers: Sequence[Array],
         timeout_s: float,
         lengths: Sequence[int] = (),
     ) -> None:
         self._operation, self._requests, self._lengths = operation, requests, lengths
+        self._buffers = buffers
         self._statuses = [MPI.Status() for _ in requests] if lengths else None
         self._finish: Callable[[], T] | None = finish
         self._timeout_s = timeout_s
@@ -77,8 +82,8 @@ class MpiWork(Work[T]):
                 self._check_lengths()
             except MPI.Exception as e:
                 self._error = self._explain(e)
-                _abandoned.extend(self._requests)
-            self._requests = []
+                self._abandon()
+            self._requests, self._buffers = [], ()
             return True
 
     def _check_lengths(self) -> None:
@@ -118,19 +123,22 @@ class MpiWork(Work[T]):
             return self._operation.mismatched(reason)
         return self._operation.failed(reason)
 
+    def _abandon(self) -> None:
+        _abandoned.update({id(request): (request, self._buffers) for request in self._requests})
+
     def __del__(self) -> None:
-        _abandoned.extend(self._requests)
+        self._abandon()
 
 
 def _sweep() -> None:
     """Forget abandoned requests that are over."""
-    for request in list(_abandoned):
+    for key, (request, _) in list(_abandoned.items()):
         try:
             over = request.Test()
         except MPI.Exception:
             over = True
         if over:
-            _abandoned.remove(request)
+            _abandoned.pop(key, None)  # another thread may sweep too
 
 
 def poll(done: Callable[[], bool], limit_s: float) -> bool:
