@@ -90,19 +90,19 @@ def cut(tokens: np.ndarray, seq: int) -> tuple[data.Windows, data.Windows]:
     """Return samples to train on, and samples of the last 5 % to validate with (shorter ones if there is little)."""
     kept, held_out = data.split(tokens, 0.05)
     windows = data.Windows(kept, seq)
-    return windows, data.Windows(held_out, max(1, min(seq, len(held_out) - 1)))
+    if len(held_out) < 2:
+        raise ValueError(
+            explain("--data: too little to hold 5 % out", got=f"{len(tokens)} tokens", expected="at least 40")
+        )
+    return windows, data.Windows(held_out, min(seq, len(held_out) - 1))
 
 
 def build(options: Options, vocab_size: int, num_samples: int) -> train.TrainState:
     """Return a new model with its optimizer; weight decay is for matrices only."""
-    if options.steps < 1 or options.save_every < 0 or options.val_every < 0:
-        raise ValueError(
-            explain(
-                "--steps, --save-every, --val-every",
-                got=f"{options.steps}, {options.save_every}, {options.val_every}",
-                expected="at least 1, 0 and 0",
-            )
-        )
+    for name, least in (("steps", 1), ("save_every", 0), ("val_every", 0), ("lr", 0), ("weight_decay", 0)):
+        if not least <= getattr(options, name) < np.inf:
+            flag = f"--{name.replace('_', '-')}"
+            raise ValueError(explain(flag, got=getattr(options, name), expected=f"a number, at least {least}"))
     hd.manual_seed(options.seed)
     model = nn.GPT(
         nn.GPTConfig(
@@ -124,7 +124,8 @@ def build(options: Options, vocab_size: int, num_samples: int) -> train.TrainSta
     ]
     optimizer = optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95))
     factor = optim.cosine_with_warmup(options.steps // 10, options.steps)
-    return train.TrainState(model, optimizer, optim.LambdaLR(optimizer, factor), num_samples)
+    fixed = {name: getattr(options, name) for name in ("heads", "mlp", "norm", "positions")}
+    return train.TrainState(model, optimizer, optim.LambdaLR(optimizer, factor), num_samples, fixed=fixed)
 
 
 def describe(options: Options, state: train.TrainState, source: str, comm: hd.comm.Communicator, folder: Path) -> str:

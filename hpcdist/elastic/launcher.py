@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import sys
 import tempfile
 from pathlib import Path
 
+from hpcdist import config
 from hpcdist.backends import cpu, mpi
 from hpcdist.comm.launched import tasks_per_node
 from hpcdist.elastic import processes, verdict
@@ -15,6 +17,7 @@ from hpcdist.elastic.command import Site, compose
 from hpcdist.elastic.hosts import read_hosts
 from hpcdist.elastic.job import Job
 from hpcdist.elastic.supervisor import Supervisor
+from hpcdist.errors import LaunchError
 
 __all__ = ["launch"]
 
@@ -44,12 +47,14 @@ def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
         If the job, the host file or an MPI cannot be found.
     """
     job.check()
+    _check_variables()
     hosts = read_hosts(hostfile) if hostfile else ()
     launcher = mpi.find()
     with tempfile.TemporaryDirectory(prefix="hpcdist-", ignore_cleanup_errors=True) as folder:
         mark = f"{_REPORTS}={folder}"
         site = Site(
-            variables={**os.environ, _REPORTS: folder},
+            # Open MPI does not start without a home, and cron may give none
+            variables={"HOME": pwd.getpwuid(os.getuid()).pw_dir, **os.environ, _REPORTS: folder},
             cores=cpu.affinity(),
             slots=_slots(),
             root=os.geteuid() == 0,
@@ -71,6 +76,14 @@ def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
         status = supervisor.run()
         end = verdict.judge(Path(folder), status, hydra=launcher.family == "mpich" and job.kind != "program")
     return _conclude(end, supervisor.ended_by if status else None)
+
+
+def _check_variables() -> None:
+    """Object to variables of ours that make no sense once, and not on every rank."""
+    try:
+        config.environment()
+    except ValueError as error:
+        raise LaunchError(str(error)) from error
 
 
 def _conclude(end: verdict.Verdict, ended_by: signal.Signals | None) -> int:

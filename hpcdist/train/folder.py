@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from hpcdist import checkpoint, config
 from hpcdist.comm import Communicator
@@ -14,6 +16,8 @@ from hpcdist.errors import explain
 from hpcdist.train.metrics import Metrics
 
 __all__ = ["open_folder"]
+
+_LINGER_S = 5.0
 
 
 def open_folder(
@@ -36,7 +40,8 @@ def open_folder(
     Raises
     ------
     ValueError
-        If ``out`` holds checkpoints and nobody asked to go on, or holds no run and somebody did; on every rank.
+        If ``out`` holds checkpoints and nobody asked to go on, or holds no run and somebody did, or another job writes
+        there; on every rank.
     OSError
         If nothing can be written there; on every rank.
     """
@@ -96,6 +101,7 @@ def _prepare(folder: Path, step: int, *, new: bool = False) -> None:
     """Make the folder, see that it can be written to, and keep the metrics up to ``step``."""
     try:
         folder.mkdir(parents=True, exist_ok=not new)
+        _hold(folder)
         metrics = Metrics(folder)
         metrics.path.touch()
         metrics.drop_after(step)
@@ -104,3 +110,30 @@ def _prepare(folder: Path, step: int, *, new: bool = False) -> None:
         raise type(error)(
             explain("output folder cannot be written to", got=reason, do="choose another --out")
         ) from error
+
+
+_held: dict[Path, TextIO] = {}
+
+
+def _hold(folder: Path) -> None:
+    """Keep other jobs out of the folder for as long as this process lives; one that was killed may linger a moment."""
+    where = folder.resolve()
+    if where in _held:
+        return
+    file = (where / ".lock").open("a")
+    limit = time.monotonic() + _LINGER_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < limit:
+                time.sleep(0.05)
+                continue
+            file.close()
+            raise ValueError(
+                explain(f"another job is writing to {folder}", do="choose another --out, or let that one end")
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        _held[where] = file
+        return

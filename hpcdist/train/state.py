@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdist.autograd import random
@@ -26,6 +26,8 @@ class TrainState:
         Samples of the endless sequence of epochs that those steps used; all the state a sampler has.
     num_samples : int
         Samples in an epoch: the same data must be there when the run goes on.
+    fixed : dict of str to int or str
+        What else must be the same then, and would not show in the shapes of parameters.
     """
 
     model: Module
@@ -34,6 +36,7 @@ class TrainState:
     num_samples: int
     step: int = 0
     samples_seen: int = 0
+    fixed: dict[str, int | str] = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Return arrays and numbers by name: parameters under their own names, the rest in groups."""
@@ -46,6 +49,7 @@ class TrainState:
         state["sampler/samples_seen"] = self.samples_seen
         state["sampler/num_samples"] = self.num_samples
         state["train/step"] = self.step
+        state.update({f"fixed/{name}": value for name, value in self.fixed.items()})
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -57,17 +61,8 @@ class TrainState:
             If it is of another model, or was made with another seed or other data.
         """
         self._check_whole(state)
-        for name, mine in (("random/seed", random.get_state()["seed"]), ("sampler/num_samples", self.num_samples)):
-            if state[name] != mine:
-                raise CheckpointError(
-                    explain(
-                        f"resume: {name} is not that of the run, and the order of its samples depends on it",
-                        got=mine,
-                        expected=state[name],
-                        do="go on with the seed, the data and the sequence length the run was started with",
-                    )
-                )
-        groups = ("optim/", "random/", "schedule/", "sampler/", "train/")
+        self._check_same(state)
+        groups = ("optim/", "random/", "schedule/", "sampler/", "train/", "fixed/")
         try:
             self.model.load_state_dict({k: v for k, v in state.items() if not k.startswith(groups)})
         except ValueError as error:
@@ -76,6 +71,24 @@ class TrainState:
         random.set_state({name: state[f"random/{name}"] for name in random.get_state()})
         self.schedule.load_state_dict({"last_epoch": state["schedule/last_epoch"]})
         self.samples_seen, self.step = int(state["sampler/samples_seen"]), int(state["train/step"])
+
+    def _check_same(self, state: Mapping[str, Any]) -> None:
+        """Compare what decides how the run goes on, and what parameters mean."""
+        mine: dict[str, int | str] = {
+            "random/seed": random.get_state()["seed"],
+            "sampler/num_samples": self.num_samples,
+        }
+        mine |= {f"fixed/{name}": value for name, value in self.fixed.items()}
+        for name, value in mine.items():
+            if state[name] != value:
+                raise CheckpointError(
+                    explain(
+                        f"resume: {name.split('/')[1]} is not that of the run",
+                        got=value,
+                        expected=state[name],
+                        do="go on with the seed, data, sequence length and model that the run was started with",
+                    )
+                )
 
     def _check_whole(self, state: Mapping[str, Any]) -> None:
         missing = [name for name in self.state_dict() if name not in state]

@@ -64,6 +64,10 @@ if comm.rank == 1:
             time.sleep(0.01)
     if mode == "interrupt":
         raise KeyboardInterrupt
+    if mode == "bare":
+        raise SystemExit(3)
+    if mode == "builtin":
+        exit(3)
     if mode == "message":
         sys.exit("sorry-7")
     if mode == "early":
@@ -150,6 +154,16 @@ def test_exit_of_one_rank_ends_all(start, mode, status, text):
     assert code == status
     assert "rank 1 of 3" in output
     assert text in output
+    assert "the end" not in output
+
+
+@pytest.mark.parametrize("mode", ["bare", "builtin"])
+def test_exit_that_no_hook_sees_ends_all(start, mode):
+    code, output, seconds = start(mode)
+    assert code != 0
+    assert seconds < LIMIT_S
+    assert "rank 1 of 3" in output
+    assert "left by a SystemExit" in output
     assert "the end" not in output
 
 

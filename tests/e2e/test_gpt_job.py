@@ -121,8 +121,13 @@ def test_a_run_that_was_complete_takes_no_step(ran, text):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [(("--seed", "3"), "random/seed"), (("--width", "64"), "another model"), (("--seq", "16"), "sequence length")],
-    ids=["seed", "width", "seq"],
+    [
+        (("--seed", "3"), "seed"),
+        (("--width", "64"), "another model"),
+        (("--seq", "16"), "num_samples"),
+        (("--heads", "4"), "heads"),
+    ],
+    ids=["seed", "width", "seq", "heads"],
 )
 def test_resume_with_what_does_not_fit_is_an_error(ran, text, change, message):
     _, out = ran("mpirun 2")

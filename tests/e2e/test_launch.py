@@ -249,6 +249,12 @@ def test_bad_usage_ends_within_a_second(tmp_path, arguments):
     assert time.monotonic() - started.began < 2
 
 
+def test_a_variable_that_makes_no_sense_is_told_once(job):
+    code, _, err = launch(job.parent, "-n", "2", job.name, HPCDIST_RESTART_COUNT="x").finish()
+    assert code == 2
+    assert err.count("HPCDIST_RESTART_COUNT") == 1
+
+
 def test_rank_of_a_step_that_is_alone_is_told(job):
     variables = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_PROCID": "2"}
     started = Started([sys.executable, "-m", "hpcdist", "run", job.name, "exit0"], job.parent, **variables)

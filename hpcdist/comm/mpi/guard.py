@@ -2,8 +2,9 @@
 
 A rank that ends alone leaves the others waiting in their next collective for ever, and MPI does not notice. So an
 uncaught exception, in any thread, and ``sys.exit`` with a code other than 0 end the whole job; at a normal end ranks
-wait for each other, within the time limit, before MPI is shut down. (The code of a bare ``raise SystemExit(n)`` is out
-of a hook's reach: ``hpcdist run`` sees it, elsewhere the others run into their time limit.)
+wait for each other, within the time limit, before MPI is shut down. The code of a bare ``raise SystemExit(n)`` is out
+of a hook's reach (``hpcdist run`` sees it); that the program did not come to its end is not: the others then get ten
+seconds to end as well.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ __all__ = ["install"]
 
 _GRACE_S = 1.0
 """If all ranks end with an error within this time, each keeps its own exit code."""
+_UNKNOWN_GRACE_S = 10.0
+"""The same for ranks that ended by a ``SystemExit`` whose code nobody saw."""
 
 _installed: list[_Guard] = []
 
@@ -49,7 +52,7 @@ class _Guard:
     def __init__(self, comm: MpiCommunicator) -> None:
         self._comm = comm
         self._exit: SystemExit | None = None
-        self._outermost: FrameType | None = None
+        self._outermost = _outermost() if threading.current_thread() is threading.main_thread() else None
         sys.excepthook = self._on_exception
         threading.excepthook = self._on_thread_exception
         sys.exit = self._remember_exit
@@ -66,26 +69,29 @@ class _Guard:
     def _remember_exit(self, status: Any = None, /) -> NoReturn:
         error = SystemExit(status)
         if threading.current_thread() is threading.main_thread():
-            self._exit, self._outermost = error, _outermost()
+            self._exit, self._outermost = error, self._outermost or _outermost()
         raise error
 
-    def _exit_that_ended_us(self) -> SystemExit | None:
-        """Return the last ``sys.exit``, unless the program caught it and came to its normal end."""
+    def _came_to_its_end(self) -> bool:
+        """Say whether the program's outermost frame returned, and was not left by an exception."""
         frame = self._outermost
-        if frame is None or dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN"):
-            return None
-        return self._exit
+        return frame is None or dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
     def _at_end(self) -> None:
         if MPI.Is_finalized():
             return
-        error = self._exit_that_ended_us()
-        failed = error is not None and failure.exit_code(error) != 0
+        error, patience_s = self._exit, self._comm.timeout_s
+        if self._came_to_its_end():
+            error = None  # it was caught
+        elif error is None:
+            error, patience_s = SystemExit("the program was left by a SystemExit"), _UNKNOWN_GRACE_S
+        elif failure.exit_code(error) != 0:
+            patience_s = _GRACE_S
         farewell = self._comm.ibarrier()
         assert isinstance(farewell, MpiWork)
-        if poll(farewell.progress, _GRACE_S if failed else self._comm.timeout_s):
+        if poll(farewell.progress, min(patience_s, self._comm.timeout_s)):
             return
-        if error is not None and failed:
+        if error is not None and failure.exit_code(error) != 0:
             self._end_job(error)
         self._end_late()
 

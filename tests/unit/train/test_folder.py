@@ -1,6 +1,8 @@
 """Folders of runs: new ones, ones to go on with, and the wrong ones."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -100,3 +102,20 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         opened(tmp_path / "file/run")
     assert "Not a directory" in str(caught.value)
     assert "--out" in str(caught.value)
+
+
+def test_two_jobs_do_not_share_a_folder(tmp_path, monkeypatch):
+    program = (
+        "import sys, time; from hpcdist.train.folder import open_folder; from hpcdist.comm import local;"
+        "open_folder(sys.argv[1], local.solo(), name='x'); print('mine', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "mine\n"
+        monkeypatch.setattr("hpcdist.train.folder._LINGER_S", 0.1)
+        with pytest.raises(ValueError, match="another job is writing"):
+            opened(tmp_path)
+    finally:
+        other.kill()
+        other.communicate()
+    assert opened(tmp_path) == [(tmp_path, None)] * 2
