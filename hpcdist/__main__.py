@@ -4,4 +4,5 @@ import sys
 
 from hpcdist.cli import main
 
-sys.exit(main())
+code = main()
+sys.exit(code)  # looked up now: a job that runs in this process may have put its own there

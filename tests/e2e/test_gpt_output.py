@@ -91,6 +91,7 @@ def test_checkpoints_are_plain_hdf5(ran):
     assert shapes == numpy_gpt.weight_shapes(config, 256, gpt_job.SEQ)
     with h5py.File(home / "index.h5") as file:
         assert sorted(name for name, item in file.items() if isinstance(item, h5py.Group)) == [
+            "fixed",
             "optim",
             "random",
             "sampler",

@@ -2,14 +2,15 @@
 
 A rank that ends alone leaves the others waiting in their next collective for ever, and MPI does not notice. So an
 uncaught exception, in any thread, and ``sys.exit`` with a code other than 0 end the whole job; at a normal end ranks
-wait for each other, within the time limit, before MPI is shut down. The code of a bare ``raise SystemExit(n)`` is out
-of a hook's reach (``hpcdist run`` sees it); that the program did not come to its end is not: the others then get ten
-seconds to end as well.
+wait for each other, within the time limit, before MPI is shut down. (A bare ``raise SystemExit(n)``, and the exit of
+``sys.exit(main())``, which is looked up before main runs, are out of a hook's reach: ``hpcdist run`` and ``python -m
+mpi4py`` see their code; elsewhere the others run into their time limit.)
 """
 
 from __future__ import annotations
 
 import atexit
+import builtins
 import dis
 import os
 import sys
@@ -28,8 +29,6 @@ __all__ = ["install"]
 
 _GRACE_S = 1.0
 """If all ranks end with an error within this time, each keeps its own exit code."""
-_UNKNOWN_GRACE_S = 10.0
-"""The same for ranks that ended by a ``SystemExit`` whose code nobody saw."""
 
 _installed: list[_Guard] = []
 
@@ -56,6 +55,9 @@ class _Guard:
         sys.excepthook = self._on_exception
         threading.excepthook = self._on_thread_exception
         sys.exit = self._remember_exit
+        builtins.exit = builtins.quit = self._remember_exit  # type: ignore[assignment]
+        # "python -m mpi4py" tells MPI of the exit it saw, and then leaves: our farewell comes between
+        self._tell_mpi, MPI._set_abort_status = MPI._set_abort_status, self._remember_status
         atexit.register(self._at_end)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -72,6 +74,10 @@ class _Guard:
             self._exit, self._outermost = error, self._outermost or _outermost()
         raise error
 
+    def _remember_status(self, status: Any) -> None:
+        self._exit = SystemExit(status)
+        self._tell_mpi(status)
+
     def _came_to_its_end(self) -> bool:
         """Say whether the program's outermost frame returned, and was not left by an exception."""
         frame = self._outermost
@@ -80,18 +86,13 @@ class _Guard:
     def _at_end(self) -> None:
         if MPI.Is_finalized():
             return
-        error, patience_s = self._exit, self._comm.timeout_s
-        if self._came_to_its_end():
-            error = None  # it was caught
-        elif error is None:
-            error, patience_s = SystemExit("the program was left by a SystemExit"), _UNKNOWN_GRACE_S
-        elif failure.exit_code(error) != 0:
-            patience_s = _GRACE_S
+        error = None if self._came_to_its_end() else self._exit  # the program may have caught it
+        failed = error is not None and failure.exit_code(error) != 0
         farewell = self._comm.ibarrier()
         assert isinstance(farewell, MpiWork)
-        if poll(farewell.progress, min(patience_s, self._comm.timeout_s)):
+        if poll(farewell.progress, _GRACE_S if failed else self._comm.timeout_s):
             return
-        if error is not None and failure.exit_code(error) != 0:
+        if error is not None and failed:
             self._end_job(error)
         self._end_late()
 
