@@ -35,7 +35,8 @@ class Op:
     vjp : function ``(into, grads, saved, **attrs)``
         Adds the gradient of each input through ``into[i]``, which is None where none is wanted: ``into[i].give(array)``
         hands an array over; ``array, beta = into[i].place()`` asks for memory, for ``array = gradient + beta * array``.
-        ``grads[i]`` is None for an output that nobody used.
+        ``grads[i]`` is None for an output that nobody used. What is given may be added to later: an array that is an
+        input's own is copied first.
     again : mapping of slot to function ``(saved, **attrs) -> output``
         Outputs that are cheap to compute once more: consumers keep a reference to this node in place of the array.
     home : function ``(slot, **attrs) -> (array, beta)``, optional

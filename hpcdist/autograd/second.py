@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hpcdist.array import namespace
+from hpcdist.array import Array, namespace
 from hpcdist.autograd.operand import call
 from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.autograd.tensor import Tensor
@@ -109,6 +109,28 @@ def _where(grads: Any, saved: Any, shapes: Shapes) -> Any:
 @second("cast")
 def _cast(grads: Any, saved: Any, shapes: Shapes, *, dtype: Any) -> Any:
     return (grads[0],)  # brought to the input's dtype where it is added up
+
+
+def _choice(name: str, wins: Callable[[Array, Array], Array]) -> None:
+    """Register an elementwise choice; operands that are equal get half of the gradient each."""
+
+    def vjp(grads: Any, saved: Any, shapes: Shapes) -> Any:
+        a, b = saved[0].data, saved[1].data
+        share = Tensor((wins(a, b) + 0.5 * (a == b)).astype(grads[0].dtype))
+        return to_shape(grads[0] * share, shapes[0]), to_shape(grads[0] * (1 - share), shapes[1])
+
+    SECOND[name] = SecondForm((0, 1), vjp)
+
+
+_choice("maximum", lambda a, b: a > b)
+_choice("minimum", lambda a, b: a < b)
+
+
+@second("clamp", 0)
+def _clamp(grads: Any, saved: Any, shapes: Shapes, *, min: float | None, max: float | None) -> Any:
+    a = saved[0].data
+    inside = (a >= (-math.inf if min is None else min)) & (a <= (math.inf if max is None else max))
+    return (grads[0] * Tensor(inside.astype(grads[0].dtype)),)
 
 
 # ---------------------------------------------------------------- functions of one argument

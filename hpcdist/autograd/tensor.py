@@ -28,7 +28,7 @@ class Tensor(Operators):
     Parameters
     ----------
     data : array
-        Kept, not copied.
+        Kept, not copied. What is computed from it keeps it too: whoever changes it before backward changes gradients.
     requires_grad : bool
         Collect a gradient for it; floating or complex dtypes only.
 
