@@ -28,7 +28,9 @@ def test_launched_and_mpi_agree(world):
     place = launched(os.environ)
     assert (place.rank, place.size) == (world.rank, world.size)
     node = world.split_node()
-    assert (place.local_rank, place.local_size) == (node.rank, node.size)
+    assert place.local_size == node.size
+    # how a launcher counts the ranks of a node depends on where it put them
+    assert sorted(node.all_gather_object(place.local_rank)) == list(range(node.size))
 
 
 def test_world_is_duplicated_and_becomes_the_default(world, fresh):
