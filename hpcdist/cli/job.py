@@ -25,6 +25,8 @@ def job_of(parser: argparse.ArgumentParser, options: argparse.Namespace, *, pyth
         If there is no such file, module or program.
     """
     words = options.module or options.job
+    if words[:1] == ["--"]:  # ends the options, as for other programs; argparse leaves it here
+        words = words[1:]
     if not words:
         parser.error("a job is missing: JOB, or -m MODULE")
     kind: Kind = "module" if options.module else "script" if python else "program"

@@ -1,11 +1,15 @@
 """The command line itself: verbs, usage errors, and what belongs to the job."""
 
+import argparse
+
 import pytest
 
 from hpcdist import cli
 from hpcdist.backends import mpi
 from hpcdist.cli import launch, run
+from hpcdist.cli.job import add_job, job_of
 from hpcdist.elastic import launcher, rank
+from hpcdist.elastic.job import Job
 
 
 @pytest.fixture
@@ -105,3 +109,12 @@ def test_missing_mpi_names_the_remedy(script, monkeypatch, capsys):
     monkeypatch.setattr(mpi, "_folders", lambda: iter(()))
     assert cli.main(["launch", "-n", "2", script]) == 2
     assert 'pip install "hpcdist[mpi]"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["job.py", "--", "-x"], ["--", "job.py", "--", "-x"]])
+def test_two_dashes_may_end_the_options(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text("")
+    parser = argparse.ArgumentParser()
+    add_job(parser)
+    assert job_of(parser, parser.parse_args(words)) == Job("script", "job.py", ("--", "-x"))
