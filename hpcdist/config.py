@@ -29,6 +29,10 @@ class Environment:
         HPCDIST_RESTART_COUNT or SLURM_RESTART_COUNT: how often this job has been started again.
     allow_singletons : bool
         HPCDIST_ALLOW_SINGLETONS=1: do not object when each rank finds itself alone.
+    check : bool
+        HPCDIST_CHECK=1: ranks compare their calls before they communicate.
+    flight_dir : str or None
+        HPCDIST_FLIGHT_DIR: folder of the flight recorder's files.
     error_dir : str or None
         HPCDIST_ERROR_DIR: where a failing rank leaves its report for the launcher (set by the launcher).
     """
@@ -37,6 +41,8 @@ class Environment:
     kernels_off: tuple[str, ...] = ()
     restart_count: int = 0
     allow_singletons: bool = False
+    check: bool = False
+    flight_dir: str | None = None
     error_dir: str | None = None
 
 
@@ -55,12 +61,17 @@ def read(variables: Mapping[str, str]) -> Environment:
             raise ValueError(explain(f"environment variable {name}", got=repr(text), expected=f"an integer >= {least}"))
         return int(text)
 
+    def switch(name: str) -> bool:
+        return variables.get(name, "") not in ("", "0")
+
     names = variables.get("HPCDIST_KERNELS_OFF", "")
     return Environment(
         max_count=number("HPCDIST_MAX_COUNT", MAX_COUNT, 1),
         kernels_off=tuple(name for name in names.split(",") if name),
         restart_count=max(number("HPCDIST_RESTART_COUNT", 0, 0), number("SLURM_RESTART_COUNT", 0, 0)),
-        allow_singletons=variables.get("HPCDIST_ALLOW_SINGLETONS", "") not in ("", "0"),
+        allow_singletons=switch("HPCDIST_ALLOW_SINGLETONS"),
+        check=switch("HPCDIST_CHECK"),
+        flight_dir=variables.get("HPCDIST_FLIGHT_DIR") or None,
         error_dir=variables.get("HPCDIST_ERROR_DIR") or None,
     )
 

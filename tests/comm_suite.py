@@ -41,7 +41,11 @@ COMBINE = {
     ReduceOp.PRODUCT: np.multiply,
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
 }
+BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 
 def given(comm, shape=(3, 4), dtype="f8"):
@@ -52,6 +56,8 @@ def given(comm, shape=(3, 4), dtype="f8"):
 
 def reduced(arrays, op):
     """Combine in a wide dtype."""
+    if op in BITWISE:
+        return functools.reduce(COMBINE[op], arrays)
     wide = [x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble) for x in arrays]
     total = functools.reduce(COMBINE[op], wide)
     return (total / len(arrays) if op is ReduceOp.AVG else total).astype(arrays[0].dtype)
@@ -59,6 +65,8 @@ def reduced(arrays, op):
 
 def meaningful(op, dtype):
     kind = np.dtype(dtype).kind
+    if op in BITWISE:
+        return kind in "iu"
     return not (op is ReduceOp.AVG and kind in "iu") and not (op in (ReduceOp.MIN, ReduceOp.MAX) and kind == "c")
 
 
@@ -283,6 +291,104 @@ def check_long_messages_b03(comm):
     equal(comm.recv(np.zeros_like(x), (comm.rank - 1) % comm.size), arrays[comm.rank - 1])
     work.wait()
     assert comm.broadcast_object("a" * n + "z" if comm.rank == 0 else None) == "a" * n + "z"
+
+
+# ---- roots
+def check_reduce(comm):
+    for dtype, op in itertools.product(("i4", "f4", "c16", ml_dtypes.bfloat16), ReduceOp):
+        if meaningful(op, dtype):
+            arrays = given(comm, (2, 3), dtype)
+            root = comm.size - 1
+            got = comm.reduce(arrays[comm.rank], root, op)
+            if comm.rank == root:
+                equal(got, reduced(arrays, op), (dtype, op))
+            else:
+                assert got is None
+    arrays = given(comm)
+    out = np.zeros((3, 8))[:, ::2]
+    got = comm.reduce(np.asfortranarray(arrays[comm.rank]), out=out)
+    assert got is (None if comm.rank else out)
+    equal(out, np.zeros((3, 4)) if comm.rank else sum(arrays))
+
+
+def check_gather(comm):
+    """Equal and uneven sizes, any layout, into lists of the root's or new ones."""
+    for root, layout in itertools.product(range(comm.size), LAYOUTS):
+        arrays = given(comm, (3, 4), "f4")
+        got = comm.gather(LAYOUTS[layout](arrays[comm.rank]), root)
+        if comm.rank == root:
+            for mine, expected in zip(got, arrays, strict=True):
+                equal(mine, expected, layout)
+        else:
+            assert got is None
+    for sizes in uneven(comm):
+        mine = np.full((sizes[comm.rank], 2), float(comm.rank))
+        out = [np.empty((n, 4))[:, ::2] for n in sizes] if comm.rank == 0 else None
+        got = comm.gather(mine, out=out)
+        for rank, (a, b) in enumerate(zip(got or (), out or (), strict=True)):
+            assert a is b
+            equal(a, np.full((sizes[rank], 2), float(rank)))
+
+
+def check_scatter(comm):
+    for root, layout in itertools.product(range(comm.size), LAYOUTS):
+        arrays = given(comm, (3, 4), "f4")
+        parts = [LAYOUTS[layout](a) for a in arrays] if comm.rank == root else None
+        for out in (np.empty((3, 4), "f4"), np.empty((3, 8), "f4")[:, ::2], np.empty((4, 3), "f4").T):
+            assert comm.scatter(parts, out, root) is out
+            equal(out, arrays[comm.rank], layout)
+    for sizes in uneven(comm):
+        parts = [np.full(n, float(rank)) for rank, n in enumerate(sizes)] if comm.rank == 0 else None
+        equal(comm.scatter(parts, np.empty(sizes[comm.rank])), np.full(sizes[comm.rank], float(comm.rank)))
+
+
+def check_results_where_they_are_wanted(comm):
+    """``out`` of every verb: contiguous, strided and Fortran-ordered."""
+    n, rank = comm.size, comm.rank
+    arrays = given(comm, (n, 4), "f8")
+    total = reduced(arrays, ReduceOp.SUM)
+
+    def outs(rows, columns):
+        yield np.full((rows, columns), -1.0)
+        yield np.full((rows, 2 * columns), -1.0)[:, ::2]
+        yield np.full((columns, rows), -1.0).T
+
+    for out in outs(n * n, 4):
+        assert comm.all_gather(arrays[rank], out=out) is out
+        equal(out, np.concatenate(arrays))
+    for out in outs(n, 4 * n):
+        assert comm.all_gather(arrays[rank], 1, out=out) is out
+        equal(out, np.concatenate(arrays, axis=1))
+    for out in outs(1, 4):
+        assert comm.reduce_scatter(arrays[rank], out=out) is out
+        equal(out, total[rank : rank + 1])
+    for out in outs(n, 4):
+        out[...] = arrays[rank]
+        assert comm.broadcast(out, n - 1, out=out) is out
+        equal(out, arrays[-1])
+    for out in zip(*[outs(1, 4) for _ in range(n)], strict=True):
+        got = comm.all_to_all(list(arrays[rank][:, None]), [(1, 4)] * n, out=out)
+        for source, (a, b) in enumerate(zip(got, out, strict=True)):
+            assert a is b
+            equal(a, arrays[source][rank : rank + 1])
+
+
+def check_any_source(comm):
+    """A receive without a source takes what comes, and says from whom; tags and orders of a pair are kept."""
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    sent = [comm.isend(np.array([comm.rank, k]), rank, tag=7) for rank in others for k in range(2)]
+    seen = []
+    for _ in range(2 * len(others)):
+        work = comm.irecv(np.empty(2, int), tag=7)
+        out = work.wait()
+        assert work.source == out[0]
+        seen.append(tuple(out.tolist()))
+    assert sorted(seen) == [(rank, k) for rank in others for k in range(2)]
+    for rank in others:
+        assert [k for source, k in seen if source == rank] == [0, 1]
+    for work in sent:
+        work.wait()
+    comm.barrier()
 
 
 # ---- works

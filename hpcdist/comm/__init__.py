@@ -9,11 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcdist.comm.communicator import Communicator, ReduceOp
+    from hpcdist.comm.communicator import Communicator
     from hpcdist.comm.dry import DryCommunicator
     from hpcdist.comm.init import get_default
     from hpcdist.comm.local import LocalCommunicator
     from hpcdist.comm.mesh import DeviceMesh, init_device_mesh
+    from hpcdist.comm.reduce_op import ReduceOp
     from hpcdist.comm.work import Work
     from hpcdist.errors import CollectiveMismatchError, DistError, DistTimeoutError
 
@@ -39,7 +40,7 @@ _HOMES = {
     "DistTimeoutError": "hpcdist.errors",
     "DryCommunicator": "hpcdist.comm.dry",
     "LocalCommunicator": "hpcdist.comm.local",
-    "ReduceOp": "hpcdist.comm.communicator",
+    "ReduceOp": "hpcdist.comm.reduce_op",
     "Work": "hpcdist.comm.work",
     "get_default": "hpcdist.comm.init",
     "init_device_mesh": "hpcdist.comm.mesh",

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from hpcdist.array import Array, namespace
 from hpcdist.comm import arguments
-from hpcdist.comm.communicator import Communicator, ReduceOp
-from hpcdist.comm.reduction import check_reduction
+from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Done, Work
-from hpcdist.errors import CollectiveMismatchError, explain
+from hpcdist.errors import explain
 
 __all__ = ["Call", "DryCommunicator"]
 
@@ -36,8 +36,8 @@ class Call(NamedTuple):
         Bytes of all arrays, or of the pickled object, that this rank brought.
     sent_bytes : int
         Bytes that leave this rank by the best known algorithm: ``2 (size - 1) / size`` of the payload for all_reduce,
-        ``(size - 1) / size`` for reduce_scatter and broadcast, the others' parts for all_to_all, and
-        ``(size - 1) / size`` of the result for all_gather.
+        ``(size - 1) / size`` for reduce, reduce_scatter and broadcast, and of the result for all_gather; the others'
+        parts for all_to_all and scatter; the payload for gather, but on the root.
     """
 
     verb: str
@@ -91,76 +91,94 @@ class DryCommunicator(Communicator):
         """How often each verb was called, on this group and those made of it."""
         return Counter(call.verb for call in self.calls)
 
-    # ---- the eight verbs
+    # ---- the verbs
     def iall_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Work[Array]:
         """Post :meth:`all_reduce`: the result is ``x``. Collective over the group."""
-        arguments.check_array("all_reduce", "x", x)
-        check_reduction(ReduceOp(op), x.dtype)
-        arguments.check_out("all_reduce", x, out)
+        arguments.all_reduce(x, ReduceOp(op), out)
         self._note("all_reduce", self._others(2 * x.nbytes), x)
-        if out is None:
-            return Done(_copy(x))
-        if out is not x:
-            out[...] = x
-        return Done(out)
+        return Done(_result(x, out))
 
-    def iall_gather(self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None) -> Work[Array]:
+    def ireduce(
+        self, x: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None
+    ) -> Work[Array | None]:
+        """Post :meth:`reduce`: the result is the root's ``x``. Collective over the group."""
+        arguments.reduce(x, root, ReduceOp(op), out, self.rank, self.size)
+        self._note("reduce", self._others(x.nbytes), x)
+        return Done(_result(x, out) if self.rank == root else None)
+
+    def iall_gather(
+        self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None, out: Array | None = None
+    ) -> Work[Array]:
         """Post :meth:`all_gather`: others' parts are zeros. Collective over the group."""
-        arguments.check_array("all_gather", "x", x)
-        dim = arguments.dimension("all_gather", dim, x.ndim)
-        extents = arguments.extents("all_gather", sizes, x.shape[dim], self.size)
-        if extents[self.rank] != x.shape[dim]:
-            text = f"all_gather: extent of dim {dim} on rank {self.rank}"
-            raise ValueError(explain(text, got=x.shape[dim], expected=f"{extents[self.rank]}, as sizes says"))
+        dim, extents, _ = arguments.all_gather(x, dim, sizes, out, self.rank, self.size)
         shape = (*x.shape[:dim], sum(extents), *x.shape[dim + 1 :])
         whole: Array = namespace(x).zeros(shape, x.dtype)
         whole[self._mine(dim, extents)] = x
         self._note("all_gather", self._others(whole.nbytes), x)
-        return Done(whole)
+        return Done(_result(whole, out))
 
     def ireduce_scatter(
-        self, x: Array, dim: int = 0, op: ReduceOp = ReduceOp.SUM, *, sizes: Sequence[int] | None = None
+        self,
+        x: Array,
+        dim: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        sizes: Sequence[int] | None = None,
+        out: Array | None = None,
     ) -> Work[Array]:
         """Post :meth:`reduce_scatter`: the result is this rank's slice of ``x``. Collective over the group."""
-        arguments.check_array("reduce_scatter", "x", x)
-        check_reduction(ReduceOp(op), x.dtype)
-        dim = arguments.dimension("reduce_scatter", dim, x.ndim)
-        extents = arguments.slices(x.shape[dim], sizes, dim, self.size)
+        dim, extents, _ = arguments.reduce_scatter(x, dim, ReduceOp(op), sizes, out, self.rank, self.size)
         self._note("reduce_scatter", self._others(x.nbytes), x)
-        return Done(_copy(x[self._mine(dim, extents)]))
+        return Done(_result(x[self._mine(dim, extents)], out))
 
-    def iall_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Work[list[Array]]:
+    def iall_to_all(
+        self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], *, out: Sequence[Array] | None = None
+    ) -> Work[list[Array]]:
         """Post :meth:`all_to_all`: what others send is zeros. Collective over the group."""
-        arguments.check_parts(parts, shapes, self.size)
+        arguments.all_to_all(parts, shapes, out, self.rank, self.size)
         mine = parts[self.rank]
-        if mine.shape != tuple(shapes[self.rank]):
-            text = f"all_to_all: shape of what rank {self.rank} sends to itself"
-            raise CollectiveMismatchError(explain(text, got=mine.shape, expected=shapes[self.rank]))
         self._note("all_to_all", sum(part.nbytes for part in parts) - mine.nbytes, *parts)
         received = [namespace(mine).zeros(tuple(shape), mine.dtype) for shape in shapes]
-        received[self.rank] = _copy(mine)
-        return Done(received)
+        received[self.rank] = mine
+        return Done([_result(x, None if out is None else out[rank]) for rank, x in enumerate(received)])
 
-    def ibroadcast(self, x: Array, root: int = 0) -> Work[Array]:
+    def ibroadcast(self, x: Array, root: int = 0, *, out: Array | None = None) -> Work[Array]:
         """Post :meth:`broadcast`: the root's array is taken to be ``x``. Collective over the group."""
-        arguments.check_array("broadcast", "x", x)
-        arguments.check_rank("broadcast", "root", root, self.size)
+        arguments.broadcast(x, root, out, self.size)
         self._note("broadcast", self._others(x.nbytes), x)
-        return Done(_copy(x))
+        return Done(_result(x, out))
+
+    def igather(self, x: Array, root: int = 0, *, out: Sequence[Array] | None = None) -> Work[list[Array] | None]:
+        """Post :meth:`gather`: what others send is zeros. Collective over the group."""
+        arguments.gather(x, root, out, self.rank, self.size)
+        self._note("gather", 0 if self.rank == root else x.nbytes, x)
+        if self.rank != root:
+            return Done(None)
+        shapes = [x.shape] * self.size if out is None else [o.shape for o in out]
+        received = [namespace(x).zeros(shape, x.dtype) for shape in shapes]
+        received[self.rank] = x
+        return Done([_result(value, None if out is None else out[rank]) for rank, value in enumerate(received)])
+
+    def iscatter(self, parts: Sequence[Array] | None, out: Array, root: int = 0) -> Work[Array]:
+        """Post :meth:`scatter`: what another root sends is zeros. Collective over the group."""
+        arguments.scatter(parts, out, root, self.rank, self.size)
+        self._note("scatter", sum(part.nbytes for part in parts) - out.nbytes if parts else 0, *(parts or (out,)))
+        out[...] = parts[self.rank] if parts else 0
+        return Done(out)
 
     def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:  # noqa: ARG002 (nobody listens)
         """Post :meth:`send`. Point to point."""
-        arguments.check_array("send", "x", x)
-        arguments.check_rank("send", "dest", dest, self.size)
+        arguments.message("send", "dest", x, dest, self.size)
         self._note("send", x.nbytes, x)
         return Done(None)
 
-    def irecv(self, out: Array, source: int, tag: int = 0) -> Work[Array]:  # noqa: ARG002 (nobody sends)
+    def irecv(self, out: Array, source: int | None = None, tag: int = 0) -> Work[Array]:  # noqa: ARG002 (nobody sends)
         """Post :meth:`recv`: ``out`` stays as it is. Point to point."""
-        arguments.check_array("recv", "out", out)
-        arguments.check_rank("recv", "source", source, self.size)
+        arguments.message("recv", "source", out, source, self.size)
         self._note("recv", 0, out)
-        return Done(out)
+        work = Done(out)
+        work.source = source
+        return work
 
     def ibarrier(self) -> Work[None]:
         """Post :meth:`barrier`. Collective over the group."""
@@ -225,7 +243,11 @@ class DryCommunicator(Communicator):
         return Call(verb, self.name, self.size, shape, dtype, payload_bytes, sent_bytes)
 
 
-def _copy(x: Array) -> Array:
-    """Return a C-ordered copy in native byte order, as the real verbs do."""
-    copy: Array = namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
-    return copy
+def _result(x: Array, out: Array | None) -> Array:
+    """Return a C-ordered copy of ``x`` in native byte order, as the real verbs do, in ``out`` if there is one."""
+    if out is None:
+        copy: Array = namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
+        return copy
+    if out is not x:
+        out[...] = x
+    return out

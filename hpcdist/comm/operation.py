@@ -1,12 +1,30 @@
-"""What a posted verb is, in words: for messages about waits that did not end well."""
+"""What a posted verb is: for messages, for the flight recorder, and for the comparison between ranks."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from hpcdist.comm.arguments import Terms
 from hpcdist.errors import CollectiveMismatchError, DistError, DistTimeoutError, explain
 
-__all__ = ["Operation"]
+__all__ = ["Operation", "call_site", "disagreement", "fingerprint"]
+
+_HERE = str(Path(__file__).parent)
+
+
+def call_site() -> str:
+    """Return "file:line" of the innermost frame outside this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class Operation(NamedTuple):
@@ -18,8 +36,12 @@ class Operation(NamedTuple):
         Name of the verb.
     rank, size, group : int, int, str
         The caller, and the group it called on.
+    number : int
+        How many collectives, or messages, the rank had posted on this group before.
     shape, dtype : tuple of int and dtype, or None
         Of the array it brought.
+    terms : tuple
+        What has to be equal on all ranks, besides the verb.
     peers : str
         Who has to take part for it to end.
     site : str
@@ -30,10 +52,17 @@ class Operation(NamedTuple):
     rank: int
     size: int
     group: str
+    number: int
     shape: tuple[int, ...] | None
-    dtype: object
+    dtype: np.dtype[Any] | None
+    terms: Terms
     peers: str
     site: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array it brought."""
+        return 0 if self.shape is None or self.dtype is None else math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         of = "" if self.shape is None else f" of {self.dtype} {self.shape}"
@@ -63,3 +92,22 @@ class Operation(NamedTuple):
                 do="send and receive arrays of the same shape and dtype, in the same order on both ranks",
             )
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _words(verb: str, terms: Terms) -> str:
+    """Return verb and terms as text, the same on ranks of any byte order."""
+    native = [term.newbyteorder("=") if isinstance(term, np.dtype) else term for term in terms]
+    return f"{verb}({', '.join(map(str, native))})"
+
+
+def fingerprint(operation: Operation) -> str:
+    """Return what must be equal on all ranks: verb, shape, dtype, op, root ... as far as they matter."""
+    return _words(operation.verb, operation.terms)
+
+
+def disagreement(operations: Sequence[Operation]) -> str:
+    """Return the message that ranks called what does not fit together: a table of who called what, and where."""
+    rows = [f"rank {o.rank}: {fingerprint(o)}, call {o.number} of group {o.group!r}, at {o.site}" for o in operations]
+    do = "call the same collectives with the same arguments in the same order on every rank"
+    return explain("collective: ranks disagree", got=("\n" + " " * 11).join(rows), do=do)

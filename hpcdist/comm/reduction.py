@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from hpcdist.array import Array, namespace
-from hpcdist.comm.communicator import ReduceOp
+from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.errors import explain
 
 __all__ = ["accumulator", "check_reduction", "divide", "fold"]
+
+BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
@@ -32,7 +34,8 @@ def check_reduction(op: ReduceOp, dtype: np.dtype[Any]) -> None:
     TypeError
         If ``dtype`` is not numeric.
     ValueError
-        For the mean of integers or booleans, and for the maximum or minimum of complex numbers.
+        For the mean of integers or booleans, for the maximum or minimum of complex numbers, and for bitwise
+        combinations of anything but integers and booleans.
     """
     if dtype.kind not in "biufc" and not is_half(dtype):
         raise TypeError(explain("reduction: dtype", got=dtype, expected="a numeric dtype"))
@@ -41,6 +44,8 @@ def check_reduction(op: ReduceOp, dtype: np.dtype[Any]) -> None:
         raise ValueError(explain("reduction: avg", got=dtype, expected="a floating or complex dtype", do=do))
     if op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.kind == "c":
         raise ValueError(explain(f"reduction: {op.value} of complex numbers", got=dtype, expected="an ordered dtype"))
+    if op in BITWISE and dtype.kind not in "biu":
+        raise ValueError(explain(f"reduction: {op.value}", got=dtype, expected="an integer dtype or bool"))
 
 
 def divide(total: Array, size: int) -> None:
@@ -62,6 +67,9 @@ def fold(arrays: Sequence[Array], op: ReduceOp) -> Array:
         ReduceOp.PRODUCT: xp.multiply,
         ReduceOp.MIN: xp.minimum,
         ReduceOp.MAX: xp.maximum,
+        ReduceOp.BAND: xp.bitwise_and,
+        ReduceOp.BOR: xp.bitwise_or,
+        ReduceOp.BXOR: xp.bitwise_xor,
     }
     total = arrays[0].astype(accumulator(dtype))
     for x in arrays[1:]:

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcdist.array import Array
-from hpcdist.comm.operation import Operation
+from hpcdist.comm.operation import Operation, disagreement, fingerprint
 from hpcdist.comm.work import Done, Work
-from hpcdist.errors import CollectiveMismatchError, DistError, explain
+from hpcdist.errors import CollectiveMismatchError, DistError
 
-__all__ = ["Group", "LocalWork", "Mailbox", "Meeting", "PeerError", "Post", "World", "call_site"]
+__all__ = ["Group", "LocalWork", "Meeting", "PeerError", "Post", "World"]
 
 T = TypeVar("T")
-_HERE = str(Path(__file__).parent)
 
 
 class PeerError(DistError):
     """A wait ended because another rank failed."""
-
-
-def call_site() -> str:
-    """Return "file:line" of the innermost frame outside this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class World:
@@ -59,22 +48,16 @@ class Post:
     ----------
     operation : Operation
         The call.
-    terms : tuple
-        What must be equal on all ranks, besides the verb.
     value : object
         What is exchanged, a copy of the caller's.
     """
 
     operation: Operation
-    terms: Hashable
     value: Any
 
     def fits(self, other: Post) -> bool:
         """Say whether both are parts of one collective."""
-        return (self.operation.verb, self.terms) == (other.operation.verb, other.terms)
-
-    def __str__(self) -> str:
-        return f"{self.operation.verb}{self.terms} at {self.operation.site}"
+        return fingerprint(self.operation) == fingerprint(other.operation)
 
 
 @dataclass
@@ -84,24 +67,17 @@ class Meeting:
     size: int
     posts: dict[int, Post] = field(default_factory=dict)
     groups: dict[int, Group] = field(default_factory=dict)
-    mismatch: str | None = None
+    mismatch: bool = False
 
     def add(self, rank: int, post: Post) -> None:
         """Take in the post of ``rank``; note if it does not fit those already here."""
-        for other, earlier in self.posts.items():
-            if self.mismatch is None and not earlier.fits(post):
-                got = f"rank {other}: {earlier}\n           rank {rank}: {post}"
-                self.mismatch = explain(
-                    "collective: ranks disagree",
-                    got=got,
-                    do="call the same collectives in the same order on every rank",
-                )
+        self.mismatch = self.mismatch or not all(earlier.fits(post) for earlier in self.posts.values())
         self.posts[rank] = post
 
     def missing(self) -> list[int]:
         """Return the ranks that have not posted; raise if posts do not fit together."""
-        if self.mismatch is not None:
-            raise CollectiveMismatchError(self.mismatch)
+        if self.mismatch:
+            raise CollectiveMismatchError(disagreement([post.operation for _, post in sorted(self.posts.items())]))
         return [rank for rank in range(self.size) if rank not in self.posts]
 
     def values(self) -> list[Any]:
@@ -109,13 +85,47 @@ class Meeting:
         return [self.posts[rank].value for rank in range(self.size)]
 
 
+@dataclass(eq=False)
+class Receive:
+    """One posted receive; ``source`` None takes a message from any rank, and becomes the rank it came from."""
+
+    source: int | None
+    tag: int
+    message: Array | None = None
+
+    def fits(self, source: int, tag: int) -> bool:
+        """Say whether a message is for this receive."""
+        return self.tag == tag and self.source in (None, source)
+
+    def fill(self, source: int, message: Array) -> None:
+        """Take the message."""
+        self.source, self.message = source, message
+
+
 @dataclass
 class Mailbox:
-    """Messages from one rank to another under one tag; the n-th receive gets the n-th message."""
+    """What was sent to one rank and not yet asked for, and what it asked for and has not got; matched in order."""
 
-    messages: dict[int, Array] = field(default_factory=dict)
-    sent: int = 0
-    awaited: int = 0
+    messages: list[tuple[int, int, Array]] = field(default_factory=list)
+    receives: list[Receive] = field(default_factory=list)
+
+    def deliver(self, source: int, tag: int, message: Array) -> None:
+        """Give a message to the first receive that it fits, or keep it."""
+        receive = next((r for r in self.receives if r.fits(source, tag)), None)
+        if receive is None:
+            self.messages.append((source, tag, message))
+        else:
+            self.receives.remove(receive)
+            receive.fill(source, message)
+
+    def ask(self, receive: Receive) -> None:
+        """Fill a receive with the first message that fits it, or keep it."""
+        place = next((i for i, (source, tag, _) in enumerate(self.messages) if receive.fits(source, tag)), None)
+        if place is None:
+            self.receives.append(receive)
+        else:
+            source, _, message = self.messages.pop(place)
+            receive.fill(source, message)
 
 
 @dataclass
@@ -126,7 +136,7 @@ class Group:
     members: tuple[int, ...]
     name: str
     meetings: dict[int, Meeting] = field(default_factory=dict)
-    mail: defaultdict[tuple[int, int, int], Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
+    mail: defaultdict[int, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
 
     def meet(self, number: int, rank: int, post: Post) -> Meeting:
         """Bring ``post`` to the group's collective with this sequence number; never blocks."""
@@ -138,20 +148,18 @@ class Group:
             self.world.condition.notify_all()
         return meeting
 
-    def send(self, key: tuple[int, int, int], x: Array) -> None:
-        """Leave ``x`` for the rank that receives under ``key`` (source, dest, tag); never blocks."""
+    def send(self, source: int, dest: int, tag: int, x: Array) -> None:
+        """Leave ``x`` for ``dest``; never blocks."""
         with self.world.condition:
-            box = self.mail[key]
-            box.messages[box.sent] = x
-            box.sent += 1
+            self.mail[dest].deliver(source, tag, x)
             self.world.condition.notify_all()
 
-    def expect(self, key: tuple[int, int, int]) -> tuple[Mailbox, int]:
-        """Reserve the next message under ``key``; return its mailbox and its number in it."""
+    def expect(self, source: int | None, dest: int, tag: int) -> Receive:
+        """Post a receive of ``dest``; never blocks."""
+        receive = Receive(source, tag)
         with self.world.condition:
-            box = self.mail[key]
-            box.awaited += 1
-            return box, box.awaited - 1
+            self.mail[dest].ask(receive)
+        return receive
 
     def check_alive(self, ranks: Iterable[int], operation: Operation) -> None:
         """Raise if one of these ranks of the group has ended, since it will never come."""

@@ -17,7 +17,14 @@ class Work(ABC, Generic[T]):
 
     The arrays that were passed in must not be changed, and those that receive must not be read, before the work is
     done. Works of one communicator may be waited for in any order.
+
+    Attributes
+    ----------
+    source : int or None
+        Of a finished receive: the rank that sent, in its group.
     """
+
+    source: int | None = None
 
     @abstractmethod
     def test(self) -> bool:

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hpcdist.array import Array, namespace
-from hpcdist.comm.communicator import Communicator, ReduceOp
+from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Done, Then, Work
 from hpcdist.dtensor.placements import (
     Invariant,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.comm.communicator import ReduceOp
+from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.errors import explain
 
 __all__ = [
@@ -75,6 +75,9 @@ class Invariant(Placement):
     """Each rank holds the whole array and does the same with it: gradients are equal everywhere."""
 
 
+_COMBINATIONS = tuple(op.value for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX))
+
+
 @dataclass(frozen=True)
 class Partial(Placement):
     """The array is what ranks hold, combined element by element by ``op``: sum, avg, max, min or product.
@@ -85,9 +88,8 @@ class Partial(Placement):
     op: str = "sum"
 
     def __post_init__(self) -> None:
-        known = [op.value for op in ReduceOp]
-        if self.op not in known:
-            raise ValueError(explain("Partial: op", got=repr(self.op), expected=f"one of {', '.join(known)}"))
+        if self.op not in _COMBINATIONS:
+            raise ValueError(explain("Partial: op", got=repr(self.op), expected=f"one of {', '.join(_COMBINATIONS)}"))
         object.__setattr__(self, "op", ReduceOp(self.op).value)
 
     def neutral(self, dtype: Any) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor, apply, define
-from hpcdist.comm.communicator import Communicator, ReduceOp
+from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.dtensor.move import move, transpose
 from hpcdist.dtensor.placements import Partial, Placement, Replicate, Shard, dual
 from hpcdist.errors import explain

@@ -23,7 +23,7 @@ def adopt(name, timeout_s):
 
     from hpcdist.comm.mpi.communicator import MpiCommunicator
 
-    return MpiCommunicator.adopt(MPI.COMM_WORLD, name=name, timeout_s=timeout_s)
+    return MpiCommunicator.adopt(MPI.COMM_WORLD, name=name, timeout_s=timeout_s, check=True)
 
 
 @functools.cache

@@ -15,9 +15,19 @@ from hpcdist.comm.mpi import progress
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 
 
-@pytest.fixture(params=[None, 1000, 7], ids=["whole", "cut at 1000", "cut at 7"])
+WAYS = {
+    "whole": {"direct": False},
+    "cut at 1000": {"direct": False, "max_count": 1000},
+    "cut at 7": {"direct": True, "max_count": 7},
+    "direct": {"direct": True},
+    "checked": {"direct": False, "check": True},
+    "direct and checked": {"direct": True, "check": True, "max_count": 100},
+}
+
+
+@pytest.fixture(params=WAYS)
 def comm(request, world):
-    return MpiCommunicator(world.handle, timeout_s=world.timeout_s, max_count=request.param)
+    return MpiCommunicator(world.handle, timeout_s=world.timeout_s, **{"check": False, **WAYS[request.param]})
 
 
 @pytest.mark.parametrize("check", comm_suite.CHECKS)
@@ -88,13 +98,18 @@ def test_adopting_has_a_time_limit(world):
         with pytest.raises(DistTimeoutError, match=r"communicator of \d ranks: not duplicated within 0.2 s on rank \d"):
             MpiCommunicator.adopt(host, timeout_s=0.2)
     world.barrier()
-    if world.rank == 0:
-        MpiCommunicator.adopt(host, timeout_s=5)
+    if world.rank == 0 and world.size > 1:
+        with pytest.raises(DistTimeoutError):
+            MpiCommunicator.adopt(host, timeout_s=0.2)
+    world.barrier()
 
 
 # ---- waits
-def test_time_out_says_who_what_and_where(world):
-    comm = MpiCommunicator(world.dup().handle, name="lonely", timeout_s=0.2)
+@pytest.mark.parametrize("direct", [False, True])
+def test_time_out_says_who_what_and_where(world, direct):
+    """Where arrivals are seen, the late ones are named, and find out that they are too late."""
+    comm = MpiCommunicator(world.dup().handle, name="lonely", timeout_s=0.2, direct=direct)
+    missing = "rank 0" if direct else f"all {world.size} ranks"
     late = world.size > 1 and world.rank == 0
     if world.rank:
         for post, text in (
@@ -108,12 +123,16 @@ def test_time_out_says_who_what_and_where(world):
             message = str(caught.value)
             assert f"on rank {world.rank} of {world.size} of group 'lonely': not done within 0.2 s" in message
             assert f"called at {__file__}:" in message
-            assert f"all {world.size} ranks of the group to take part" in message
+            assert f"{missing} of the group to take part" in message
         assert isinstance(caught.value, TimeoutError)
     world.barrier()
-    if late:
-        comm.all_reduce(np.ones((2, 3), "f4"))
-        comm.barrier()
+    for verb in (lambda: comm.all_reduce(np.ones((2, 3), "f4")), comm.barrier) if late else ():
+        if direct:
+            with pytest.raises(DistTimeoutError, match="too late\n  got      rank 1 has given up waiting"):
+                verb()
+        else:
+            verb()
+    world.barrier()
 
 
 def test_recv_time_out_names_the_sender(world):
@@ -166,7 +185,7 @@ def test_what_is_no_array_is_refused(world):
         lambda: world.broadcast(3.0),
         lambda: world.all_gather(np.array([object()])),
     ):
-        with pytest.raises(ValueError, match=r"array|plain elements"):
+        with pytest.raises(TypeError, match=r"array|plain elements"):
             call()
 
 
@@ -238,8 +257,9 @@ def test_device_arrays_travel_by_the_host_and_come_back_to_the_device(world, to_
 # ---- progress
 def test_watched_works_end_while_the_caller_computes(world):
     """Without a watcher a long message would wait for the next call; other ranks give theirs by polling."""
-    work = world.iall_reduce(np.ones(2_000_000))
-    world.watch(work)
+    plain = world.plain()
+    work = plain.iall_reduce(np.ones(2_000_000))
+    plain.watch(work)
     limit = time.monotonic() + 10
     while work._requests and time.monotonic() < limit:
         np.ones((100, 100)) @ np.ones((100, 100))
@@ -263,7 +283,7 @@ def test_progress_thread_sleeps_and_ends(world):
 def test_without_a_thread_poll_makes_the_progress(world, monkeypatch):
     watcher = progress.Watcher()
     monkeypatch.setattr(progress, "any_thread", lambda: False)
-    work = world.iall_reduce(np.ones(1000))
+    work = world.plain().iall_reduce(np.ones(1000))
     watcher.watch(work)
     limit = time.monotonic() + 10
     while watcher.watched() and time.monotonic() < limit:

@@ -1,51 +1,55 @@
-"""A group of MPI ranks."""
+"""A group of MPI ranks: the verbs, recorded, compared between ranks, and by MPI's fastest calls where that is safe."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
-import numpy as np
 from mpi4py import MPI
 
 from hpcdist import config
-from hpcdist.array import Array, is_device
-from hpcdist.comm import arguments
-from hpcdist.comm.communicator import Communicator, ReduceOp
-from hpcdist.comm.mpi import chunks, dtypes, objects, progress
+from hpcdist.array import Array
+from hpcdist.comm.mpi import verbs
+from hpcdist.comm.mpi.calls import Calls
+from hpcdist.comm.mpi.check import Checker, Compared
+from hpcdist.comm.mpi.crowding import crowded
+from hpcdist.comm.mpi.gate import Gate, gate_bytes
 from hpcdist.comm.mpi.handle import duplicate
-from hpcdist.comm.mpi.layout import front, like, pack, receives_directly
+from hpcdist.comm.mpi.plain import PlainCommunicator
+from hpcdist.comm.mpi.shared import node_name, share
 from hpcdist.comm.mpi.work import MpiWork
-from hpcdist.comm.operation import Operation
-from hpcdist.comm.reduction import divide
-from hpcdist.comm.rendezvous import call_site
+from hpcdist.comm.operation import Operation, disagreement
+from hpcdist.comm.recorder import process_recorder
+from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Work
-from hpcdist.errors import explain
+from hpcdist.errors import CollectiveMismatchError, DistError, explain
 
 __all__ = ["MpiCommunicator"]
 
 T = TypeVar("T")
 
-_LEAST_TOP_TAG = 32767
-"""MPI guarantees tags up to here."""
+_MESSAGES = ("send", "recv")
 
 
-class MpiCommunicator(Communicator):
-    """A group of MPI ranks that exchanges messages by non-blocking calls.
+class MpiCommunicator(PlainCommunicator):
+    """A group of MPI ranks. Creation is collective over ``handle``.
+
+    Where all ranks are on one node and have a core each, a blocking verb waits until all have come, seen in shared
+    memory, and then calls MPI's blocking form, which is faster; elsewhere it posts the non-blocking form and polls.
+    Either way a wait has a time limit. A verb must be blocking on all ranks or on none.
 
     Parameters
     ----------
     handle : MPI.Intracomm
         Used for nothing else; see :meth:`adopt` for one that is.
-    name : str
-        Shown in messages.
-    timeout_s : float
-        Limit of every wait.
-    reproducible : bool
-        Read by strategies and optimizers.
-    max_count : int, optional
-        Elements in one message; larger ones are cut. Default: HPCDIST_MAX_COUNT.
+    name, timeout_s, reproducible, max_count
+        As for :class:`PlainCommunicator`.
+    check : bool, optional
+        Whether ranks compare their calls. Default: HPCDIST_CHECK.
+    nodes : sequence of int, optional
+        For every rank a number that ranks of its node share. Default: the ranks find out.
+    direct : bool, optional
+        Whether to use blocking calls where all ranks are on one node. Default: unless they share cores.
     """
 
     def __init__(
@@ -56,15 +60,22 @@ class MpiCommunicator(Communicator):
         timeout_s: float = 1800.0,
         reproducible: bool = False,
         max_count: int | None = None,
+        check: bool | None = None,
+        nodes: Sequence[int] | None = None,
+        direct: bool | None = None,
     ) -> None:
-        self.handle, self.name = handle, name
-        self.rank, self.size = handle.Get_rank(), handle.Get_size()
-        self.timeout_s, self.reproducible = timeout_s, reproducible
-        self.max_count = config.environment().max_count if max_count is None else max_count
-        self._top_tag = int(handle.Get_attr(MPI.TAG_UB) or _LEAST_TOP_TAG)
+        super().__init__(handle, name=name, timeout_s=timeout_s, reproducible=reproducible, max_count=max_count)
+        self.check = config.environment().check if check is None else check
+        self.nodes = self._find_nodes() if nodes is None else tuple(nodes)
+        self.direct = not crowded() if direct is None else direct
+        self._recorder = process_recorder()
+        self._blocking = Calls(handle, blocking=True)
+        self._gate = self._make_gate()
+        self._checker = Checker(self.plain()) if self.check and self.size > 1 else None
+        self._under_way = 0
 
     @classmethod
-    def adopt(cls, host: MPI.Comm | int, *, name: str = "world", timeout_s: float = 1800.0, **options: Any) -> Self:
+    def adopt(cls, host: MPI.Comm | int, *, timeout_s: float = 1800.0, **options: Any) -> Self:
         """Return the ranks of a host code's communicator with a message space of their own.
 
         Collective over ``host``, which is never used for messages.
@@ -73,7 +84,7 @@ class MpiCommunicator(Communicator):
         ----------
         host : MPI.Comm or int
             An mpi4py communicator, or a Fortran handle.
-        name, timeout_s, **options
+        timeout_s, **options
             As for the class.
 
         Raises
@@ -81,248 +92,150 @@ class MpiCommunicator(Communicator):
         TypeError, ValueError
             If ``host`` is no communicator, null, or an inter-communicator.
         """
-        return cls(duplicate(host, timeout_s), name=name, timeout_s=timeout_s, **options)
+        return cls(duplicate(host, timeout_s), timeout_s=timeout_s, **options)
 
-    def __repr__(self) -> str:
-        return f"MpiCommunicator({self.name!r}, rank {self.rank} of {self.size})"
+    def plain(self) -> PlainCommunicator:
+        """Return the same ranks with a message space of their own, neither recorded nor compared.
 
-    # ---- reductions
-    def iall_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Work[Array]:
-        """Post :meth:`all_reduce`. Collective over the group."""
-        arguments.check_array("all_reduce", "x", x)
-        arguments.check_out("all_reduce", x, out)
-        how = dtypes.reduction(x.dtype, ReduceOp(op))
-        source = pack(x, how.dtype)
-        total = _accumulate_in(x, source, out)
-        requests = self._reduce(source, total, how)
-
-        def finish() -> Array:
-            mean = self._mean(total, op)
-            if out is None:
-                return like(x, mean)
-            if out is not total:
-                out[...] = like(out, mean)
-            return out
-
-        return self._work("all_reduce", x, requests, finish, (source, total))
-
-    def _reduce(self, source: Array, total: Array, how: dtypes.Reduction) -> list[MPI.Request]:
-        if self.size > 1:
-            flat = total.reshape(-1)
-            mine = flat if source is total else source.reshape(-1)
-            return chunks.all_reduce(self.handle, mine, flat, how, self.max_count)
-        if source is not total:
-            total[...] = source
-        return []
-
-    def ireduce_scatter(
-        self, x: Array, dim: int = 0, op: ReduceOp = ReduceOp.SUM, *, sizes: Sequence[int] | None = None
-    ) -> Work[Array]:
-        """Post :meth:`reduce_scatter`. Collective over the group."""
-        arguments.check_array("reduce_scatter", "x", x)
-        how = dtypes.reduction(x.dtype, ReduceOp(op))
-        dim = arguments.dimension("reduce_scatter", dim, x.ndim)
-        extents = arguments.slices(x.shape[dim], sizes, dim, self.size)
-        source = front(x, dim, how.dtype)
-        mine = np.empty((extents[self.rank], *source.shape[1:]), source.dtype)
-        requests = self._scatter(source, mine, extents, how)
-        return self._work("reduce_scatter", x, requests, lambda: like(x, self._mean(mine, op), dim), (source, mine))
-
-    def _scatter(self, source: Array, mine: Array, extents: Sequence[int], how: dtypes.Reduction) -> list[MPI.Request]:
-        if self.size > 1:
-            counts = _counts(extents, source)
-            return chunks.reduce_scatter(self.handle, source.reshape(-1), mine.reshape(-1), counts, how, self.max_count)
-        mine[...] = source
-        return []
-
-    def _mean(self, total: Array, op: ReduceOp) -> Array:
-        """Divide a finished sum in place if its mean was asked for."""
-        if op == ReduceOp.AVG:
-            divide(total, self.size)
-        return total
-
-    # ---- moves
-    def iall_gather(self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None) -> Work[Array]:
-        """Post :meth:`all_gather`. Collective over the group."""
-        arguments.check_array("all_gather", "x", x)
-        dim = arguments.dimension("all_gather", dim, x.ndim)
-        extents = arguments.extents("all_gather", sizes, x.shape[dim], self.size)
-        if extents[self.rank] != x.shape[dim]:
-            text, expected = (
-                f"all_gather: extent of dim {dim} on rank {self.rank}",
-                f"{extents[self.rank]}, as sizes says",
-            )
-            raise ValueError(explain(text, got=x.shape[dim], expected=expected))
-        mine = front(x, dim)
-        whole = np.empty((sum(extents), *mine.shape[1:]), mine.dtype)
-        requests = self._gather(mine, whole, extents)
-        return self._work("all_gather", x, requests, lambda: like(x, whole, dim), (mine, whole))
-
-    def _gather(self, mine: Array, whole: Array, extents: Sequence[int]) -> list[MPI.Request]:
-        if self.size > 1:
-            counts = _counts(extents, mine)
-            return chunks.all_gather(self.handle, dtypes.raw(mine), dtypes.raw(whole), counts, self.max_count)
-        whole[...] = mine
-        return []
-
-    def iall_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> Work[list[Array]]:
-        """Post :meth:`all_to_all`. Collective over the group.
-
-        Messages go point to point, as sizes of one pair of ranks are not known to others.
+        Collective over the group.
         """
-        arguments.check_parts(parts, shapes, self.size)
-        packed = [pack(part) for part in parts]
-        received = [np.empty(shape, packed[0].dtype) for shape in shapes]
-        if packed[self.rank].shape != received[self.rank].shape:
-            got, expected = packed[self.rank].shape, f"{received[self.rank].shape}, as shapes says"
-            raise ValueError(explain("all_to_all: part of this rank for itself", got=got, expected=expected))
-        received[self.rank][...] = packed[self.rank]
-        requests, lengths = self._exchange(packed, received)
+        return self._plain(duplicate(self.handle, self.timeout_s))
 
-        def finish() -> list[Array]:
-            return [like(parts[0], array) for array in received]
+    def _plain(self, handle: MPI.Intracomm) -> PlainCommunicator:
+        return PlainCommunicator(handle, name=self.name, timeout_s=self.timeout_s, max_count=self.max_count)
 
-        return self._work("all_to_all", parts[0], requests, finish, packed + received, lengths=lengths)
+    def _find_nodes(self) -> tuple[int, ...]:
+        """Return for every rank the lowest rank on its node. Collective over the group."""
+        names = self._plain(self.handle).all_gather_object(node_name())
+        return tuple(map(names.index, names))
 
-    def _exchange(self, packed: list[Array], received: list[Array]) -> tuple[list[MPI.Request], list[int]]:
-        """Post messages with all other ranks, receives first; return them and the lengths of the receives."""
-        others = [(self.rank + step) % self.size for step in range(1, self.size)]
-        flat = [dtypes.raw(array) for array in received]
-        receives = [r for i in others for r in chunks.recv(self.handle, flat[i], i, self._top_tag, self.max_count)]
-        sends = [
-            r for i in others for r in chunks.send(self.handle, dtypes.raw(packed[i]), i, self._top_tag, self.max_count)
-        ]
-        return receives + sends, [n for i in others for n in chunks.lengths(flat[i], self.max_count)]
+    def _make_gate(self) -> Gate | None:
+        if self.size == 1 or not self.direct or len(set(self.nodes)) > 1:
+            return None
+        memory = share(self._plain(self.handle), gate_bytes(self.size))
+        return None if memory is None else Gate(memory, self.rank, self.size, self.handle.Iprobe)
 
-    def ibroadcast(self, x: Array, root: int = 0) -> Work[Array]:
-        """Post :meth:`broadcast`. Collective over the group."""
-        arguments.check_array("broadcast", "x", x)
-        arguments.check_rank("broadcast", "root", root, self.size)
-        packed = pack(x)
-        value = packed.copy() if self.rank == root else np.empty_like(packed)
-        alone = self.size == 1
-        requests = [] if alone else chunks.broadcast(self.handle, dtypes.raw(value), root, self.max_count)
-        return self._work("broadcast", x, requests, lambda: like(x, value), (value,))
+    # ---- the verbs, blocking
+    def all_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Array:
+        """Combine ``x`` of all ranks; see the base class. Collective over the group."""
+        return self._complete(verbs.all_reduce(self, x, ReduceOp(op), out))
 
-    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
-        """Post :meth:`send`. Point to point."""
-        arguments.check_array("send", "x", x)
-        arguments.check_rank("send", "dest", dest, self.size)
-        self._check_tag("send", tag)
-        packed = pack(x)
-        requests = chunks.send(self.handle, dtypes.raw(packed), dest, tag, self.max_count)
-        return self._work("send", x, requests, lambda: None, (packed,), peers=f"rank {dest}")
+    def reduce(self, x: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Array | None:
+        """Combine ``x`` of all ranks on the root; see the base class. Collective over the group."""
+        return self._complete(verbs.reduce(self, x, root, ReduceOp(op), out))
 
-    def irecv(self, out: Array, source: int, tag: int = 0) -> Work[Array]:
-        """Post :meth:`recv`. Point to point."""
-        arguments.check_array("recv", "out", out)
-        arguments.check_rank("recv", "source", source, self.size)
-        self._check_tag("recv", tag)
-        dtype = out.dtype.newbyteorder("=")
-        buffer = out if receives_directly(out, dtype) else np.empty(out.shape, dtype)
-        flat = dtypes.raw(buffer)
-        requests = chunks.recv(self.handle, flat, source, tag, self.max_count)
-        lengths = chunks.lengths(flat, self.max_count)
+    def reduce_scatter(
+        self,
+        x: Array,
+        dim: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        sizes: Sequence[int] | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """Combine ``x`` of all ranks and keep a slice; see the base class. Collective over the group."""
+        return self._complete(verbs.reduce_scatter(self, x, dim, ReduceOp(op), sizes, out))
 
-        def finish() -> Array:
-            if buffer is not out:
-                out[...] = like(out, buffer)
-            return out
+    def all_gather(
+        self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None, out: Array | None = None
+    ) -> Array:
+        """Join the arrays of all ranks; see the base class. Collective over the group."""
+        return self._complete(verbs.all_gather(self, x, dim, sizes, out))
 
-        return self._work("recv", out, requests, finish, (buffer,), peers=f"rank {source}", lengths=lengths)
+    def all_to_all(
+        self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], *, out: Sequence[Array] | None = None
+    ) -> list[Array]:
+        """Exchange one array with every rank; see the base class. Collective over the group."""
+        return self._complete(verbs.all_to_all(self, parts, shapes, out))
 
-    def ibarrier(self) -> Work[None]:
-        """Post :meth:`barrier`. Collective over the group."""
-        requests = [] if self.size == 1 else [self.handle.Ibarrier()]
-        return self._work("barrier", None, requests, lambda: None, ())
+    def broadcast(self, x: Array, root: int = 0, *, out: Array | None = None) -> Array:
+        """Return the root's ``x``; see the base class. Collective over the group."""
+        return self._complete(verbs.broadcast(self, x, root, out))
 
-    # ---- progress
-    def watch(self, work: Work[Any]) -> None:
-        """See to it that ``work`` makes progress while the caller computes."""
-        if isinstance(work, MpiWork):
-            progress.watch(work)
+    def gather(self, x: Array, root: int = 0, *, out: Sequence[Array] | None = None) -> list[Array] | None:
+        """Return the arrays of all ranks on the root; see the base class. Collective over the group."""
+        return self._complete(verbs.gather(self, x, root, out))
 
-    def poll(self) -> None:
-        """Make progress with watched works, if no thread does. Never blocks."""
-        progress.poll()
+    def scatter(self, parts: Sequence[Array] | None, out: Array, root: int = 0) -> Array:
+        """Receive one of the root's parts; see the base class. Collective over the group."""
+        return self._complete(verbs.scatter(self, parts, out, root))
 
-    # ---- objects and groups
-    def all_gather_object(self, value: Any) -> list[Any]:
-        """Return the picklable ``value`` of every rank, in rank order. Collective over the group.
+    def barrier(self) -> None:
+        """Wait until every rank of the group is here. Collective over the group."""
+        self._complete(verbs.barrier(self))
+
+    # ---- groups
+    def free(self) -> None:
+        """Give back the message space; it cannot be used any more. Collective over the group.
 
         Raises
         ------
-        TypeError
-            On every rank, if the value of one cannot be pickled.
+        DistError
+            If operations are still under way.
         """
-        return objects.gather(self, value)
+        if self._under_way:
+            do = "wait for every work before the group is freed"
+            raise DistError(explain(f"free of group {self.name!r}: under way", got=self._under_way, expected=0, do=do))
+        if self._checker is not None:
+            self._checker.side.free()
+        super().free()
 
-    def split(self, color: int | None, key: int = 0) -> MpiCommunicator | None:
-        """Form one new group a color (0 or more), ordered by ``key``, then rank; None with color None.
+    def _options(self, handle: MPI.Intracomm) -> dict[str, Any]:
+        members = MPI.Group.Translate_ranks(handle.Get_group(), None, self.handle.Get_group())
+        nodes = [self.nodes[member] for member in members]
+        return {**super()._options(handle), "check": self.check, "nodes": nodes, "direct": self.direct}
 
-        Collective over the group: ranks that want no part call it with ``color=None``.
-        """
-        arguments.check_split(color, key)
-        self.barrier()  # has a time limit, which MPI_Comm_split has not
-        handle = self.handle.Split(MPI.UNDEFINED if color is None else color, key)
-        return None if handle == MPI.COMM_NULL else self._derived(handle, f"{self.name}/{color}")
+    # ---- what the verbs are made of
+    def _start(self, plan: verbs.Plan[T]) -> Work[T]:
+        operation = self._operation(plan)
+        if self.size == 1:
+            return super()._post(plan, operation)
+        if plan.verb in _MESSAGES:
+            return self._post(plan, operation)
+        if self._gate is not None:
+            self._gate.post(operation.number)
+        work = self._post(plan, operation)
+        return work if self._checker is None else Compared(self._checker, operation, work, plan.sizes)
 
-    def split_node(self) -> MpiCommunicator:
-        """Return the group of ranks that share this rank's memory. Collective over the group."""
-        self.barrier()
-        return self._derived(self.handle.Split_type(MPI.COMM_TYPE_SHARED, self.rank), f"{self.name}/node")
+    def _complete(self, plan: verbs.Plan[T]) -> T:
+        """Carry out a collective: by blocking calls where all ranks have come."""
+        operation = self._operation(plan)
+        if self.size == 1:
+            return super()._post(plan, operation).wait()
+        if self._gate is None:
+            if self._checker is not None:
+                self._checker.before(operation, plan.sizes)
+            return self._post(plan, operation).wait()
+        ticket, failed = self._recorder.begin(operation), True
+        try:
+            self._pass(self._gate, operation)
+            if self._checker is not None and plan.sizes is not None:
+                self._checker.compare_sizes(operation, plan.sizes)
+            posted = plan.post(self._blocking)
+            value = super()._work(plan, operation, posted).wait() if any(posted) else plan.finish()
+            failed = False
+        finally:
+            self._recorder.end(ticket, failed=failed)
+        return value
 
-    def dup(self) -> MpiCommunicator:
-        """Return the same ranks with a message space of their own. Collective over the group."""
-        return self._derived(duplicate(self.handle, self.timeout_s), self.name)
+    def _pass(self, gate: Gate, operation: Operation) -> None:
+        """Wait until all ranks have come to this call; raise on all if it is not the same call on all."""
+        if gate.enter(operation, operation.number, self.timeout_s):
+            return
+        others = gate.posted(operation.number)
+        if others:
+            got = f"rank {', '.join(map(str, others))} posted call {operation.number} without blocking"
+            what, do = f"{operation}: ranks disagree", "use the blocking form on all ranks, or the non-blocking one"
+            raise CollectiveMismatchError(explain(what, got=f"{got}; called at {operation.site}", do=do))
+        raise CollectiveMismatchError(disagreement(self._plain(self.handle).all_gather_object(operation)))
 
-    def free(self) -> None:
-        """Give back the message space; it cannot be used any more. Collective over the group."""
-        self.handle.Free()
+    def _post(self, plan: verbs.Plan[T], operation: Operation) -> MpiWork[T]:
+        """Make the calls that do not block; record when they are done."""
+        ticket = self._recorder.begin(operation)
+        self._under_way += 1
 
-    # ---- shared by the verbs
-    def _derived(self, handle: MPI.Comm, name: str) -> MpiCommunicator:
-        assert isinstance(handle, MPI.Intracomm)
-        return MpiCommunicator(
-            handle,
-            name=name,
-            timeout_s=self.timeout_s,
-            reproducible=self.reproducible,
-            max_count=self.max_count,
-        )
+        def ended(failed: bool) -> None:
+            self._under_way -= 1
+            self._recorder.end(ticket, failed=failed)
 
-    def _work(
-        self,
-        verb: str,
-        x: Array | None,
-        requests: list[MPI.Request],
-        finish: Callable[[], T],
-        buffers: Sequence[Array],
-        *,
-        peers: str | None = None,
-        lengths: Sequence[int] = (),
-    ) -> MpiWork[T]:
-        shape, dtype = (None, None) if x is None else (x.shape, x.dtype)
-        everyone = f"all {self.size} ranks of the group"
-        operation = Operation(verb, self.rank, self.size, self.name, shape, dtype, peers or everyone, call_site())
-        return MpiWork(operation, requests, finish, buffers=buffers, timeout_s=self.timeout_s, lengths=lengths)
-
-    def _check_tag(self, verb: str, tag: int) -> None:
-        if not 0 <= tag < self._top_tag:
-            raise ValueError(explain(f"{verb}: tag", got=tag, expected=f"0 to {self._top_tag - 1}"))
-
-
-def _accumulate_in(x: Array, source: Array, out: Array | None) -> Array:
-    """Return where to reduce ``source``: ``out`` where possible; else its own memory if it is a copy of ``x``."""
-    target = out if out is not None and receives_directly(out, source.dtype) else None
-    if target is not None and (target is source or not np.may_share_memory(target, source)):
-        return target
-    if is_device(x) or not np.may_share_memory(x, source):
-        return source
-    return np.empty_like(source)
-
-
-def _counts(extents: Sequence[int], packed: Array) -> list[int]:
-    """Return the elements of every rank's part of an array packed with the divided dimension in front."""
-    row = math.prod(packed.shape[1:])
-    return [n * row for n in extents]
+        return self._work(plan, operation, plan.post(self._posting), ended=ended)

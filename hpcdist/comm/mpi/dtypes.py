@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcdist.array import Array
-from hpcdist.comm.communicator import ReduceOp
+from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.reduction import accumulator, check_reduction
 
 __all__ = ["Reduction", "carrier", "raw", "reduction"]
@@ -37,8 +37,15 @@ _OPERATIONS = {
     ReduceOp.PRODUCT: MPI.PROD,
     ReduceOp.MIN: MPI.MIN,
     ReduceOp.MAX: MPI.MAX,
+    ReduceOp.BAND: MPI.BAND,
+    ReduceOp.BOR: MPI.BOR,
+    ReduceOp.BXOR: MPI.BXOR,
 }
-_LOGICAL = {ReduceOp.SUM: MPI.LOR, ReduceOp.MAX: MPI.LOR, ReduceOp.PRODUCT: MPI.LAND, ReduceOp.MIN: MPI.LAND}
+_LOGICAL = {
+    **dict.fromkeys((ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR), MPI.LOR),
+    **dict.fromkeys((ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.BAND), MPI.LAND),
+    ReduceOp.BXOR: MPI.LXOR,
+}
 
 
 class Reduction(NamedTuple):

@@ -22,7 +22,9 @@ from mpi4py import MPI
 
 from hpcdist.comm import failure
 from hpcdist.comm.mpi.communicator import MpiCommunicator
-from hpcdist.comm.mpi.work import MpiWork, poll
+from hpcdist.comm.mpi.plain import PlainCommunicator
+from hpcdist.comm.mpi.polling import poll
+from hpcdist.comm.mpi.work import MpiWork
 from hpcdist.errors import explain
 
 __all__ = ["install"]
@@ -36,7 +38,7 @@ _installed: list[_Guard] = []
 def install(comm: MpiCommunicator) -> None:
     """Tie the ends of the ranks of ``comm`` together, once a process. Collective over ``comm``."""
     if not _installed:
-        _installed.append(_Guard(comm.dup()))
+        _installed.append(_Guard(comm.plain()))
 
 
 class _Guard:
@@ -44,11 +46,11 @@ class _Guard:
 
     Parameters
     ----------
-    comm : MpiCommunicator
+    comm : PlainCommunicator
         Used for nothing but the end.
     """
 
-    def __init__(self, comm: MpiCommunicator) -> None:
+    def __init__(self, comm: PlainCommunicator) -> None:
         self._comm = comm
         self._exit: SystemExit | None = None
         self._outermost = _outermost() if threading.current_thread() is threading.main_thread() else None

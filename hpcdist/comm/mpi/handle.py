@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from hpcdist.comm.mpi.work import poll
+from hpcdist.comm.mpi.polling import poll
 from hpcdist.errors import DistTimeoutError, explain
 
 __all__ = ["duplicate"]

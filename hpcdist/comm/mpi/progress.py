@@ -11,27 +11,33 @@ import atexit
 import functools
 import threading
 import time
-from typing import Any
+from typing import Protocol, runtime_checkable
 
 from mpi4py import MPI
 
-from hpcdist.comm.mpi.work import MpiWork
-
-__all__ = ["Watcher", "any_thread", "poll", "stop", "watch", "watched"]
+__all__ = ["Watched", "Watcher", "any_thread", "poll", "stop", "watch", "watched"]
 
 _INTERVAL_S = 1e-3
+
+
+@runtime_checkable
+class Watched(Protocol):
+    """What makes progress when it is asked to."""
+
+    def progress(self) -> bool:
+        """Let MPI work; say whether it is done. Never blocks."""
 
 
 class Watcher:
     """Works to be tested, and the thread that may do so."""
 
     def __init__(self) -> None:
-        self._works: list[MpiWork[Any]] = []
+        self._works: list[Watched] = []
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._open = True
 
-    def watch(self, work: MpiWork[Any]) -> None:
+    def watch(self, work: Watched) -> None:
         """Test ``work`` from time to time until it is done."""
         with self._wake:
             self._works.append(work)

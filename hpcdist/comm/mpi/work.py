@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mpi4py import MPI
 
 from hpcdist.array import Array
-from hpcdist.comm.mpi.crowding import crowded
+from hpcdist.comm.mpi.polling import poll
 from hpcdist.comm.operation import Operation
 from hpcdist.comm.work import Work
 from hpcdist.errors import DistError
 
-__all__ = ["MpiWork", "poll"]
+__all__ = ["MpiWork"]
 
 T = TypeVar("T")
-
-_SPIN_S = 1e-3
-"""How long a wait tries again at once before it gives its core away."""
-_NAP_S = 5e-5
 
 _abandoned: dict[int, tuple[MPI.Request, Sequence[Array]]] = {}
 """Requests nobody waits for any more, by id, and the buffers that MPI may still read and write."""
@@ -45,6 +39,10 @@ class MpiWork(Work[T]):
         Limit of waits.
     lengths : sequence of int
         Bytes that the first requests, which are receives, must bring.
+    ended : callable, optional
+        Called once, with whether it failed, when all requests are done.
+    late : callable, optional
+        Called when a wait lasts long; see :func:`hpcdist.comm.mpi.polling.poll`.
 
     Notes
     -----
@@ -60,9 +58,11 @@ class MpiWork(Work[T]):
         buffers: Sequence[Array],
         timeout_s: float,
         lengths: Sequence[int] = (),
+        ended: Callable[[bool], None] | None = None,
+        late: Callable[[float], None] | None = None,
     ) -> None:
         self._operation, self._requests, self._lengths = operation, requests, lengths
-        self._buffers = buffers
+        self._buffers, self._ended, self._late = buffers, ended, late
         self._statuses = [MPI.Status() for _ in requests] if lengths else None
         self._finish: Callable[[], T] | None = finish
         self._timeout_s = timeout_s
@@ -84,13 +84,16 @@ class MpiWork(Work[T]):
                 self._error = self._explain(e)
                 self._abandon()
             self._requests, self._buffers = [], ()
+            if self._ended is not None:
+                self._ended(self._error is not None)
+                self._ended = None
             return True
 
     def _check_lengths(self) -> None:
         for status, length in zip(self._statuses or [], self._lengths, strict=False):
-            got = status.Get_count(MPI.BYTE)
+            got, self.source = status.Get_count(MPI.BYTE), status.Get_source()
             if got != length and self._error is None:
-                self._error = self._operation.mismatched(f"{got} bytes of {length} from rank {status.Get_source()}")
+                self._error = self._operation.mismatched(f"{got} bytes of {length} from rank {self.source}")
 
     def test(self) -> bool:
         """Make progress; say whether the work is done. Never blocks. Raises what went wrong, if something did."""
@@ -102,7 +105,7 @@ class MpiWork(Work[T]):
     def wait(self, timeout_s: float | None = None) -> T:
         """Block until done and return the result; see :meth:`hpcdist.comm.work.Work.wait`."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        if not poll(self.progress, limit_s):
+        if not poll(self.progress, limit_s, self._late):
             raise self._operation.timed_out(limit_s)
         return self._settle()
 
@@ -139,29 +142,3 @@ def _sweep() -> None:
             over = True
         if over:
             _abandoned.pop(key, None)  # another thread may sweep too
-
-
-def poll(done: Callable[[], bool], limit_s: float) -> bool:
-    """Call ``done`` until it says True; give up after ``limit_s`` seconds and return False.
-
-    Spins at first, then yields the core each time; where ranks share cores it yields from the start, then naps.
-    """
-    start, pause = time.monotonic(), _pause_crowded if crowded() else _pause
-    while not done():
-        elapsed_s = time.monotonic() - start
-        if elapsed_s > limit_s:
-            return False
-        pause(elapsed_s)
-    return True
-
-
-def _pause(elapsed_s: float) -> None:
-    if elapsed_s > _SPIN_S:
-        os.sched_yield()
-
-
-def _pause_crowded(elapsed_s: float) -> None:
-    if elapsed_s > _SPIN_S:
-        time.sleep(_NAP_S)
-    else:
-        os.sched_yield()

@@ -5,7 +5,7 @@ import pytest
 
 from hpcdist import nn
 from hpcdist.autograd import Tensor
-from hpcdist.comm import CollectiveMismatchError, DeviceMesh, DryCommunicator, ReduceOp, init_device_mesh, local
+from hpcdist.comm import DeviceMesh, DryCommunicator, ReduceOp, init_device_mesh, local
 from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, local_shape, move
 from hpcdist.parallel import replicate
 
@@ -169,11 +169,11 @@ def test_errors_of_one_are_errors_of_all():
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda c: c.all_reduce([1]), ValueError, "an array"),
+        (lambda c: c.all_reduce([1]), TypeError, "an array"),
         (lambda c: c.all_reduce(np.ones(2, int), "avg"), ValueError, "AVG|avg"),
         (lambda c: c.all_gather(np.ones(2), sizes=[1, 1, 1]), ValueError, "as sizes says"),
         (lambda c: c.reduce_scatter(np.ones(4)), ValueError, "does not divide"),
-        (lambda c: c.all_to_all([np.ones(1)] * 3, [(2,)] * 3), CollectiveMismatchError, "itself"),
+        (lambda c: c.all_to_all([np.ones(1)] * 3, [(2,)] * 3), ValueError, "itself"),
         (lambda c: c.broadcast(np.ones(1), 3), ValueError, "root"),
         (lambda c: c.send(np.ones(1), -1), ValueError, "dest"),
         (lambda c: c.split(-1), ValueError, "color"),

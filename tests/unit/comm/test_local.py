@@ -202,7 +202,7 @@ MISMATCHES = {
     "roots": lambda comm: comm.broadcast(np.ones(2), root=comm.rank),
     "sizes": lambda comm: comm.reduce_scatter(np.ones(3), sizes=[1, 2] if comm.rank else [2, 1]),
     "extents": lambda comm: comm.all_gather(np.ones(2 + comm.rank)),
-    "parts": lambda comm: comm.all_to_all([np.ones(1), np.ones(2)], [(1,), (3,)]),
+    "parts": lambda comm: comm.all_to_all([np.ones(1), np.ones(1)], [(1 + comm.rank,), (1,)]),
 }
 
 

@@ -1,0 +1,198 @@
+"""The verbs on a group of MPI ranks, and nothing but the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
+
+from mpi4py import MPI
+
+from hpcdist import config
+from hpcdist.array import Array
+from hpcdist.comm import arguments
+from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.mpi import chunks, objects, progress, verbs
+from hpcdist.comm.mpi.calls import Calls
+from hpcdist.comm.mpi.handle import duplicate
+from hpcdist.comm.mpi.work import MpiWork
+from hpcdist.comm.operation import Operation, call_site
+from hpcdist.comm.reduce_op import ReduceOp
+from hpcdist.comm.work import Work
+
+__all__ = ["PlainCommunicator"]
+
+T = TypeVar("T")
+
+_LEAST_TOP_TAG = 32767
+"""MPI guarantees tags up to here."""
+
+
+class PlainCommunicator(Communicator):
+    """A group of MPI ranks that exchanges messages by non-blocking calls.
+
+    Parameters
+    ----------
+    handle : MPI.Intracomm
+        Used for nothing else.
+    name : str
+        Shown in messages.
+    timeout_s : float
+        Limit of every wait.
+    reproducible : bool
+        Read by strategies and optimizers.
+    max_count : int, optional
+        Elements in one message; larger ones are cut. Default: HPCDIST_MAX_COUNT.
+    """
+
+    def __init__(
+        self,
+        handle: MPI.Intracomm,
+        *,
+        name: str = "world",
+        timeout_s: float = 1800.0,
+        reproducible: bool = False,
+        max_count: int | None = None,
+    ) -> None:
+        self.handle, self.name = handle, name
+        self.rank, self.size = handle.Get_rank(), handle.Get_size()
+        self.timeout_s, self.reproducible = timeout_s, reproducible
+        self.max_count = config.environment().max_count if max_count is None else max_count
+        self.top_tag = int(handle.Get_attr(MPI.TAG_UB) or _LEAST_TOP_TAG)
+        self._posting = Calls(handle, blocking=False)
+        self._number = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, rank {self.rank} of {self.size})"
+
+    # ---- the verbs, non-blocking
+    def iall_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Work[Array]:
+        """Post :meth:`all_reduce`. Collective over the group."""
+        return self._start(verbs.all_reduce(self, x, ReduceOp(op), out))
+
+    def ireduce(
+        self, x: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None
+    ) -> Work[Array | None]:
+        """Post :meth:`reduce`. Collective over the group."""
+        return self._start(verbs.reduce(self, x, root, ReduceOp(op), out))
+
+    def ireduce_scatter(
+        self,
+        x: Array,
+        dim: int = 0,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        sizes: Sequence[int] | None = None,
+        out: Array | None = None,
+    ) -> Work[Array]:
+        """Post :meth:`reduce_scatter`. Collective over the group."""
+        return self._start(verbs.reduce_scatter(self, x, dim, ReduceOp(op), sizes, out))
+
+    def iall_gather(
+        self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None, out: Array | None = None
+    ) -> Work[Array]:
+        """Post :meth:`all_gather`. Collective over the group."""
+        return self._start(verbs.all_gather(self, x, dim, sizes, out))
+
+    def iall_to_all(
+        self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], *, out: Sequence[Array] | None = None
+    ) -> Work[list[Array]]:
+        """Post :meth:`all_to_all`. Collective over the group."""
+        return self._start(verbs.all_to_all(self, parts, shapes, out))
+
+    def ibroadcast(self, x: Array, root: int = 0, *, out: Array | None = None) -> Work[Array]:
+        """Post :meth:`broadcast`. Collective over the group."""
+        return self._start(verbs.broadcast(self, x, root, out))
+
+    def igather(self, x: Array, root: int = 0, *, out: Sequence[Array] | None = None) -> Work[list[Array] | None]:
+        """Post :meth:`gather`. Collective over the group."""
+        return self._start(verbs.gather(self, x, root, out))
+
+    def iscatter(self, parts: Sequence[Array] | None, out: Array, root: int = 0) -> Work[Array]:
+        """Post :meth:`scatter`. Collective over the group."""
+        return self._start(verbs.scatter(self, parts, out, root))
+
+    def ibarrier(self) -> Work[None]:
+        """Post :meth:`barrier`. Collective over the group."""
+        return self._start(verbs.barrier(self))
+
+    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
+        """Post :meth:`send`. Point to point."""
+        return self._start(verbs.send(self, x, dest, tag))
+
+    def irecv(self, out: Array, source: int | None = None, tag: int = 0) -> Work[Array]:
+        """Post :meth:`recv`. Point to point."""
+        return self._start(verbs.recv(self, out, source, tag))
+
+    # ---- progress
+    def watch(self, work: Work[Any]) -> None:
+        """See to it that ``work`` makes progress while the caller computes."""
+        if isinstance(work, progress.Watched):
+            progress.watch(work)
+
+    def poll(self) -> None:
+        """Make progress with watched works, if no thread does. Never blocks."""
+        progress.poll()
+
+    # ---- objects and groups
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return the picklable ``value`` of every rank, in rank order. Collective over the group.
+
+        Raises
+        ------
+        TypeError
+            On every rank, if the value of one cannot be pickled.
+        """
+        return objects.gather(self, value)
+
+    def split(self, color: int | None, key: int = 0) -> Self | None:
+        """Form one new group a color (0 or more), ordered by ``key``, then rank; None with color None.
+
+        Collective over the group: ranks that want no part call it with ``color=None``.
+        """
+        arguments.check_split(color, key)
+        self.barrier()  # has a time limit, which MPI_Comm_split has not
+        handle = self.handle.Split(MPI.UNDEFINED if color is None else color, key)
+        return None if handle == MPI.COMM_NULL else self._derived(handle, f"{self.name}/{color}")
+
+    def split_node(self) -> Self:
+        """Return the group of ranks that share this rank's memory. Collective over the group."""
+        self.barrier()
+        return self._derived(self.handle.Split_type(MPI.COMM_TYPE_SHARED, self.rank), f"{self.name}/node")
+
+    def dup(self) -> Self:
+        """Return the same ranks with a message space of their own. Collective over the group."""
+        return self._derived(duplicate(self.handle, self.timeout_s), self.name)
+
+    def free(self) -> None:
+        """Give back the message space; it cannot be used any more. Collective over the group."""
+        self.handle.Free()
+
+    # ---- what the verbs are made of
+    def _derived(self, handle: MPI.Comm, name: str) -> Self:
+        assert isinstance(handle, MPI.Intracomm)
+        return type(self)(handle, name=name, **self._options(handle))
+
+    def _options(self, handle: MPI.Intracomm) -> dict[str, Any]:  # noqa: ARG002 (subclasses need it)
+        """Return what groups made of this one inherit."""
+        return {"timeout_s": self.timeout_s, "reproducible": self.reproducible, "max_count": self.max_count}
+
+    def _start(self, plan: verbs.Plan[T]) -> Work[T]:
+        """Post a verb."""
+        return self._post(plan, self._operation(plan))
+
+    def _operation(self, plan: verbs.Plan[Any]) -> Operation:
+        """Say what is about to be posted; count it."""
+        self._number += 1
+        shape, dtype = (None, None) if plan.x is None else (plan.x.shape, plan.x.dtype)
+        peers = plan.peers or f"all {self.size} ranks of the group"
+        place = (self.rank, self.size, self.name, self._number)
+        return Operation(plan.verb, *place, shape, dtype, plan.terms, peers, call_site())
+
+    def _post(self, plan: verbs.Plan[T], operation: Operation) -> MpiWork[T]:
+        """Make the calls that do not block."""
+        return self._work(plan, operation, plan.post(self._posting))
+
+    def _work(self, plan: verbs.Plan[T], operation: Operation, posted: chunks.Posted, **options: Any) -> MpiWork[T]:
+        requests = [request for request in posted if request is not None]
+        options |= {"buffers": plan.buffers, "lengths": plan.lengths, "timeout_s": self.timeout_s}
+        return MpiWork(operation, requests, plan.finish, **options)
