@@ -14,7 +14,6 @@ from hpcdist.comm import CollectiveMismatchError, DistTimeoutError
 from hpcdist.comm.mpi import progress
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 
-
 WAYS = {
     "whole": {"direct": False},
     "cut at 1000": {"direct": False, "max_count": 1000},

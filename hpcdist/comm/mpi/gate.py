@@ -73,7 +73,10 @@ class Gate:
         floor = number << 32
 
         def has_come() -> bool:
-            return words[other] >= floor or (self._tick() and False)
+            if words[other] >= floor:
+                return True
+            self._tick()
+            return False
 
         if not poll(has_come, limit_s):
             words[self._rank] = floor | _WITHDRAWN
