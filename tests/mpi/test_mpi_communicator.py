@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcdist.comm import CollectiveMismatchError, DistTimeoutError
-from hpcdist.comm.mpi import progress
+from hpcdist.comm.mpi import progress, window
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 
 WAYS = {
@@ -19,13 +19,17 @@ WAYS = {
     "cut at 1000": {"direct": False, "max_count": 1000},
     "cut at 7": {"direct": True, "max_count": 7},
     "direct": {"direct": True},
+    "window": {"direct": True},
     "checked": {"direct": False, "check": True},
     "direct and checked": {"direct": True, "check": True, "max_count": 100},
 }
 
 
 @pytest.fixture(params=WAYS)
-def comm(request, world):
+def comm(request, world, monkeypatch):
+    if request.param == "window":  # all reductions, and in several chunks
+        monkeypatch.setattr(window.WindowCalls, "LEAST_BYTES", 1)
+        monkeypatch.setattr(window, "SLOT_BYTES", 512)
     return MpiCommunicator(world.handle, timeout_s=world.timeout_s, **{"check": False, **WAYS[request.param]})
 
 
@@ -300,3 +304,22 @@ def test_stopped_watcher_starts_no_thread(world):
     watcher.watch(late)
     assert threading.active_count() == before
     late.wait()
+
+
+# ---- the window
+def test_large_reductions_go_through_memory_that_ranks_share(world):
+    """Many chunks, uneven parts, and more bytes than the least; a window that cannot be had changes nothing."""
+    sizes = [100_000 * (rank + 1) + rank for rank in range(world.size)]
+    start = sum(sizes[: world.rank])
+    for dtype in ("f4", "f8", "i8"):
+        arrays = [np.arange(sum(sizes)).astype(dtype) % 1000 + rank for rank in range(world.size)]
+        total = sum(arrays)
+        for shared in (True, False):
+            comm = MpiCommunicator(world.handle, timeout_s=world.timeout_s, direct=True)
+            if not shared:
+                comm._blocking._open = lambda: None
+            mine = arrays[world.rank].copy()
+            assert np.array_equal(comm.all_reduce(mine, out=mine), total)
+            part = comm.reduce_scatter(arrays[world.rank], sizes=sizes)
+            assert np.array_equal(part, total[start : start + sizes[world.rank]])
+            assert (comm._blocking._window is not None) == (shared and world.size > 1)

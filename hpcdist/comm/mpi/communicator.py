@@ -10,13 +10,13 @@ from mpi4py import MPI
 from hpcdist import config
 from hpcdist.array import Array
 from hpcdist.comm.mpi import verbs
-from hpcdist.comm.mpi.calls import Calls
 from hpcdist.comm.mpi.check import Checker, Compared
 from hpcdist.comm.mpi.crowding import crowded
 from hpcdist.comm.mpi.gate import Gate, gate_bytes
 from hpcdist.comm.mpi.handle import duplicate
 from hpcdist.comm.mpi.plain import PlainCommunicator
 from hpcdist.comm.mpi.shared import node_name, share
+from hpcdist.comm.mpi.window import Window, WindowCalls, window_bytes
 from hpcdist.comm.mpi.work import MpiWork
 from hpcdist.comm.operation import Operation, disagreement
 from hpcdist.comm.recorder import process_recorder
@@ -69,7 +69,7 @@ class MpiCommunicator(PlainCommunicator):
         self.nodes = self._find_nodes() if nodes is None else tuple(nodes)
         self.direct = not crowded() if direct is None else direct
         self._recorder = process_recorder()
-        self._blocking = Calls(handle, blocking=True)
+        self._blocking = WindowCalls(handle, self._open_window)
         self._gate = self._make_gate()
         self._checker = Checker(self.plain()) if self.check and self.size > 1 else None
         self._under_way = 0
@@ -114,6 +114,10 @@ class MpiCommunicator(PlainCommunicator):
             return None
         memory = share(self._plain(self.handle), gate_bytes(self.size))
         return None if memory is None else Gate(memory, self.rank, self.size, self.handle.Iprobe)
+
+    def _open_window(self) -> Window | None:
+        memory = share(self._plain(self.handle), window_bytes(self.size))
+        return None if memory is None else Window(memory, self.rank, self.size, self.timeout_s)
 
     # ---- the verbs, blocking
     def all_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Array:
