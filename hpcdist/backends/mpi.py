@@ -18,7 +18,10 @@ __all__ = ["Family", "Launcher", "find"]
 
 Family = Literal["openmpi", "mpich"]
 
-_NAMES = ("mpirun", "mpiexec", "mpiexec.hydra")
+_NAMES = ("mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra")
+_ABI: dict[str, Family] = {".so.40": "openmpi", ".so.12": "mpich"}
+"""How the name of a library ends: the number of its binary interface."""
+_TITLES: dict[Family, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
 _QUESTION_S = 20
 _INSTALL = (
     'pip install "hpcdist[mpi]", or load the site\'s MPI so that its mpirun is in PATH; '
@@ -46,25 +49,28 @@ class Launcher:
 
 
 def find() -> Launcher:
-    """Return the launcher beside this Python, else that of mpi4py's library, else the one in PATH.
+    """Return the launcher of the library that MPI4PY_LIBMPI names.
+
+    Without that variable: the one beside this Python, else that of mpi4py's library, else the one in PATH.
 
     Raises
     ------
     LaunchError
-        If there is none that answers ``--version`` as Open MPI or as hydra.
+        If there is none that answers ``--version`` as Open MPI or as hydra, or none of the chosen library's family.
     """
-    refused = []
+    refused, families = [], _chosen_families()
     for path in _programs():
         answer = _ask(path)
         launcher = identify(path, answer)
-        if launcher is not None:
+        if launcher is not None and launcher.family in families:
             return launcher
         refused.append(f"{path} (--version says {answer.strip()[:60]!r})")
+    wanted = " or ".join(_TITLES[family] for family in families)
     raise LaunchError(
         explain(
             "no MPI was found",
             got="; ".join(refused) or "no mpirun or mpiexec",
-            expected=f"Open MPI or MPICH in {Path(sys.executable).parent}, with mpi4py's library, or in PATH",
+            expected=f"{wanted} in {Path(sys.executable).parent}, with mpi4py's library, or in PATH",
             do=_INSTALL,
         )
     )
@@ -92,10 +98,26 @@ def _programs() -> Iterator[Path]:
 
 
 def _folders() -> Iterator[Path]:
+    yield from _beside(_chosen_libraries())
     yield Path(sys.executable).parent
-    for library in _linked_libraries():
-        yield from (parent / "bin" for parent in library.parents[1:])
+    yield from _beside(_linked_libraries())
     yield from (Path(entry) for entry in os.get_exec_path())
+
+
+def _beside(libraries: list[Path]) -> Iterator[Path]:
+    for library in libraries:
+        yield from (parent / "bin" for parent in library.parents[1:])
+
+
+def _chosen_libraries() -> list[Path]:
+    """Return the files that mpi4py's portable wheel is told to look at, first to last."""
+    return [Path(entry) for entry in os.environ.get("MPI4PY_LIBMPI", "").split(os.pathsep) if entry]
+
+
+def _chosen_families() -> list[Family]:
+    """Return the families that fit the chosen library: another one's launcher would start ranks that are alone."""
+    told = [family for library in _chosen_libraries() for end, family in _ABI.items() if library.name.endswith(end)]
+    return told[:1] or list(_TITLES)
 
 
 def _linked_libraries() -> list[Path]:

@@ -14,13 +14,13 @@ from hpcdist.errors import LaunchError, explain
 
 __all__ = ["Command", "Site", "compose"]
 
-_ONE_NODE = {"pml": "ob1", "btl": "self,sm,tcp"}
-"""Shared memory and sockets: probing for networks makes MPI_Init ten times slower, for nothing on one node."""
+_VADER = ("3.", "4.")
+"""Versions of Open MPI in which the transport through shared memory has a name of its own."""
 
 _BINDING = ("PRTE_MCA_hwloc_default_binding_policy", "OMPI_MCA_hwloc_base_binding_policy")
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 _NEXT_PROGRAM = ":"
-_SENT = ("HPCDIST_", "NUMBA_", "PYTHON")
+_SENT = ("HPCDIST_", "MPI4PY_", "NUMBA_", "PYTHON")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +72,19 @@ def compose(launcher: Launcher, job: Job, num_ranks: int, site: Site) -> Command
     command = Command([str(launcher.path), "-n", str(num_ranks)], dict(site.variables))
     if not _several_nodes(site):
         command.variables.update(cpu.thread_variables(num_ranks, site.variables, site.cores))
-    family(command, num_ranks, site)
+    family(command, launcher, num_ranks, site)
     command.argv.extend(job.command())
     return command
 
 
-def _open_mpi(command: Command, num_ranks: int, site: Site) -> None:
+def _open_mpi(command: Command, launcher: Launcher, num_ranks: int, site: Site) -> None:
     if site.hostfile:
         command.argv.extend(["--hostfile", str(site.hostfile)])
     if _several_nodes(site):
         for name in _exported(site.variables):
             command.argv.extend(["-x", name])
     else:
-        for name, value in _ONE_NODE.items():
+        for name, value in _transports(launcher).items():
             if f"OMPI_MCA_{name}" not in site.variables:
                 command.argv.extend(["--mca", name, value])
     if not any(name in site.variables for name in _BINDING):
@@ -95,6 +95,12 @@ def _open_mpi(command: Command, num_ranks: int, site: Site) -> None:
         command.notes.append("running as root: OMPI_ALLOW_RUN_AS_ROOT set")
 
 
+def _transports(launcher: Launcher) -> dict[str, str]:
+    """Choose shared memory and sockets: probing for networks makes MPI_Init ten times slower, for nothing on a node."""
+    shared = "vader" if launcher.version.startswith(_VADER) else "sm"
+    return {"pml": "ob1", "btl": f"self,{shared},tcp"}
+
+
 def _overload(command: Command, num_ranks: int, site: Site) -> None:
     slots = _slots(site)
     if slots is not None and num_ranks > slots:
@@ -102,7 +108,7 @@ def _overload(command: Command, num_ranks: int, site: Site) -> None:
         command.notes.append(f"{num_ranks} ranks on {slots} cores or slots: --oversubscribe set")
 
 
-def _hydra(command: Command, num_ranks: int, site: Site) -> None:  # noqa: ARG001  (called as _open_mpi is)
+def _hydra(command: Command, launcher: Launcher, num_ranks: int, site: Site) -> None:  # noqa: ARG001  (as _open_mpi)
     if site.hostfile:
         command.argv.extend(["-f", str(site.hostfile)])
 

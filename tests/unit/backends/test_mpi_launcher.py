@@ -39,6 +39,7 @@ def bare(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "env/bin/python"))
     monkeypatch.setattr(mpi, "_linked_libraries", list)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.delenv("MPI4PY_LIBMPI", raising=False)
     return monkeypatch
 
 
@@ -46,6 +47,26 @@ def test_the_one_beside_this_python_is_first(bare, tmp_path):
     bare.setenv("PATH", str(program(tmp_path / "site/bin", "mpirun", OPEN_MPI)) + ":/usr/bin:/bin")
     program(tmp_path / "env/bin", "mpiexec", HYDRA)
     assert mpi.find().path == tmp_path / "env/bin/mpiexec"
+
+
+def test_the_one_of_a_chosen_library_comes_before_it(bare, tmp_path):
+    bare.setenv("PATH", "/usr/bin:/bin")
+    program(tmp_path / "env/bin", "mpirun", OPEN_MPI)
+    program(tmp_path / "site/bin", "mpiexec", HYDRA)
+    bare.setenv("MPI4PY_LIBMPI", str(tmp_path / "site/lib/libmpi.so.12"))
+    assert mpi.find().path == tmp_path / "site/bin/mpiexec"
+
+
+def test_a_chosen_library_is_never_started_by_another_family(bare, tmp_path):
+    program(tmp_path / "site/bin", "mpirun", HYDRA)
+    program(tmp_path / "site/bin", "mpirun.openmpi", OPEN_MPI)
+    bare.setenv("PATH", "/usr/bin:/bin")
+    bare.setenv("MPI4PY_LIBMPI", str(tmp_path / "site/lib/x86_64-linux-gnu/libmpi.so.40"))
+    assert mpi.find().path == tmp_path / "site/bin/mpirun.openmpi"
+    bare.setattr(mpi, "_NAMES", ("mpirun",))
+    bare.setattr(mpi, "_folders", lambda: [tmp_path / "site/bin"])
+    with pytest.raises(LaunchError, match="expected Open MPI in"):
+        mpi.find()
 
 
 def test_then_the_one_of_mpi4pys_library(bare, tmp_path):

@@ -13,6 +13,7 @@ from hpcdist.errors import LaunchError
 
 OPEN_MPI = Launcher(path=Path("/x/mpirun"), family="openmpi", version="5.0.11")
 MPICH = Launcher(path=Path("/x/mpiexec"), family="mpich", version="5.0.2")
+OPEN_MPI_4 = Launcher(path=Path("/x/mpirun"), family="openmpi", version="4.1.4")
 JOB = Job("script", "job.py", ("--steps", "3"))
 RANK = [sys.executable, "-P", "-m", "hpcdist", "run", "job.py", "--steps", "3"]
 
@@ -26,6 +27,10 @@ def test_open_mpi_on_one_node():
     options = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp", "--bind-to", "none"]
     assert command.argv == ["/x/mpirun", "-n", "2", *options, *RANK]
     assert command.notes == []
+
+
+def test_open_mpi_4_calls_shared_memory_by_another_name():
+    assert "self,vader,tcp" in compose(OPEN_MPI_4, JOB, 2, site()).argv
 
 
 def test_mpich_needs_no_options():
@@ -77,11 +82,15 @@ def test_other_nodes_get_the_users_variables_and_count_their_own_threads():
         OPEN_MPI,
         JOB,
         8,
-        site({"NUMBA_NUM_THREADS": "3", "PYTHONPATH": "/p", "HOME": "/h"}, hostfile=Path("h"), hosts=(Host("a"),)),
+        site(
+            {"NUMBA_NUM_THREADS": "3", "PYTHONPATH": "/p", "HOME": "/h", "MPI4PY_LIBMPI": "/l"},
+            hostfile=Path("h"),
+            hosts=(Host("a"),),
+        ),
     )
     assert command.argv[:5] == ["/x/mpirun", "-n", "8", "--hostfile", "h"]
     exported = [command.argv[i + 1] for i, word in enumerate(command.argv) if word == "-x"]
-    assert exported == ["NUMBA_NUM_THREADS", "PYTHONPATH"]
+    assert exported == ["MPI4PY_LIBMPI", "NUMBA_NUM_THREADS", "PYTHONPATH"]
     assert "OMP_NUM_THREADS" not in command.variables
     assert "--mca" not in command.argv
 
