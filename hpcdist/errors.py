@@ -5,10 +5,14 @@ from __future__ import annotations
 __all__ = [
     "CheckpointError",
     "CollectiveMismatchError",
+    "DistBackendError",
     "DistError",
+    "DistNetworkError",
+    "DistStoreError",
     "DistTimeoutError",
     "HpcdistError",
     "LaunchError",
+    "QueueEmptyError",
     "explain",
 ]
 
@@ -21,12 +25,36 @@ class DistError(HpcdistError, RuntimeError):
     """A distributed operation failed."""
 
 
+class DistBackendError(DistError):
+    """What carries the messages (MPI) gave an operation up, or is not the one that was asked for."""
+
+
+class DistNetworkError(DistError):
+    """Another rank, or the way to it, is gone."""
+
+
+class DistStoreError(DistError):
+    """A store of keys and values could not do what it was asked."""
+
+
+class QueueEmptyError(DistStoreError):
+    """A queue of a store has nothing to give."""
+
+
 class DistTimeoutError(DistError, TimeoutError):
     """A wait for other ranks ran past its limit."""
 
 
 class CollectiveMismatchError(DistError):
     """Ranks called different collectives, or the same one with arguments that do not fit together."""
+
+
+class DistStoreError(DistError):
+    """A store did not have what was asked of it within the time limit, or cannot be reached."""
+
+
+class QueueEmptyError(DistStoreError):
+    """Nothing was in the queue of a store, and the caller did not want to wait."""
 
 
 class CheckpointError(HpcdistError):

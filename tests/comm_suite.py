@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hpcdist.comm import ReduceOp
+from hpcdist.comm import CollectiveMismatchError, ReduceOp
 
 NUMBERS = [
     "i1",
@@ -479,6 +479,30 @@ def check_objects(comm):
     assert comm.broadcast_object(f"from {comm.rank}", last) == f"from {last}"
 
 
+def check_objects_with_large_arrays(comm):
+    """Arrays travel beside the pickle, arrive writable, and leave the sender's alone."""
+    for n in (0, 1, 1000, 100_001):
+        value = {"a": np.arange(n) + comm.rank, "b": [np.full(n, comm.rank, "f4"), "text"], "c": np.arange(2.0)}
+        for rank, told in enumerate(comm.all_gather_object(value)):
+            equal(told["a"], np.arange(n) + rank)
+            equal(told["b"][0], np.full(n, rank, "f4"))
+            told["a"][...] = -1
+        root = comm.size // 2
+        told = comm.broadcast_object(value if comm.rank == root else None, root)
+        equal(told["a"], np.arange(n) + root)
+        told["a"] += 1
+        equal(value["a"], np.arange(n) + comm.rank)
+
+
+def check_objects_that_cannot_be_pickled(comm):
+    last = comm.size - 1
+    with pytest.raises(TypeError, match=f"rank {last} cannot be pickled"):
+        comm.all_gather_object((lambda: 0) if comm.rank == last else 0)
+    with pytest.raises(TypeError, match=f"broadcast_object: the value of rank {last} cannot be pickled"):
+        comm.broadcast_object((lambda: 0) if comm.rank == last else 0, last)
+    assert comm.broadcast_object(comm.rank, last) == last
+
+
 def check_agree(comm):
     comm.agree(None)
     last = comm.size - 1
@@ -507,6 +531,48 @@ def check_split(comm):
     assert comm.split(None if comm.rank else 0, 0) is None or comm.rank == 0
     assert (group.timeout_s, group.reproducible) == (comm.timeout_s, comm.reproducible)
     group.free()
+
+
+def check_create_group_of_some_ranks_in_their_order(comm):
+    ranks = list(range(comm.size))[::-2]
+    if comm.rank in ranks:
+        group = comm.create_group(ranks)
+        assert (group.rank, group.size, list(group.members)) == (ranks.index(comm.rank), len(ranks), ranks)
+        assert group.all_gather(np.array([comm.rank])).tolist() == ranks
+        again = comm.create_group(ranks)
+        assert again.all_reduce(np.array([1])).tolist() == [len(ranks)]
+    comm.barrier()
+
+
+def check_create_group_refuses(comm):
+    for ranks, reason in (([comm.size], "each once"), ([0, 0], "each once"), ([-1], "each once")):
+        with pytest.raises(ValueError, match=reason):
+            comm.create_group(ranks)
+    with pytest.raises(ValueError, match=f"rank {comm.rank} is not among"):
+        comm.create_group([rank for rank in range(comm.size) if rank != comm.rank])
+    if comm.size > 1:
+        ranks = list(range(comm.size))
+        with pytest.raises(CollectiveMismatchError, match=r"create_group|disagree"):
+            comm.create_group(ranks[:: -1 if comm.rank else 1])
+    comm.barrier()
+
+
+def check_members_are_global_ranks(comm):
+    assert list(comm.members) == list(range(comm.size))
+    part = comm.split(0 if comm.rank else None, -comm.rank)
+    if part is not None:
+        assert list(part.members) == list(range(comm.size))[:0:-1]
+        assert list(part.dup().members) == list(part.members)
+        assert list(part.split(part.rank % 2).members) == list(part.members)[part.rank % 2 :: 2]
+
+
+def check_collectives_after_an_uneven_number_of_messages(comm):
+    if comm.rank == 0:
+        for source in range(1, comm.size):
+            comm.recv(np.empty(1), source)
+    else:
+        comm.send(np.ones(1), 0)
+    assert comm.all_reduce(np.ones(1)).tolist() == [comm.size]
 
 
 def check_split_refuses_what_mpi_cannot_take(comm):

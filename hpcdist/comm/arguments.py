@@ -19,6 +19,7 @@ __all__ = [
     "all_to_all",
     "broadcast",
     "check_array",
+    "check_members",
     "check_rank",
     "check_split",
     "dimension",
@@ -182,6 +183,16 @@ def check_split(color: int | None, key: int) -> None:
         if value is not None and not (isinstance(value, (int, np.integer)) and least <= value <= _LARGEST):
             expected = f"an integer, {least} to {_LARGEST}" + (", or None" if name == "color" else "")
             raise ValueError(explain(f"split: {name}", got=value, expected=expected))
+
+
+def check_members(ranks: Sequence[int], rank: int, size: int) -> None:
+    """Refuse a list of ranks that names no group with the caller in it."""
+    if len(set(ranks)) != len(ranks) or not all(0 <= member < size for member in ranks):
+        expected = f"ranks of the group, 0 to {size - 1}, each once"
+        raise ValueError(explain("create_group: ranks", got=list(ranks), expected=expected))
+    if rank not in ranks:
+        do = "call it on these ranks only"
+        raise ValueError(explain(f"create_group: rank {rank} is not among the ranks", got=list(ranks), do=do))
 
 
 def dimension(verb: str, dim: int, ndim: int) -> int:

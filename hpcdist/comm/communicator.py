@@ -11,11 +11,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcdist.array import Array
 from hpcdist.comm.agreement import portable, raise_first
-from hpcdist.comm.arguments import check_rank
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Work
 
@@ -35,6 +34,12 @@ class Communicator(ABC):
         Limit of every wait.
     reproducible : bool
         Read by strategies and optimizers.
+    members : sequence of int
+        For every rank of this group its global rank: that in the group which all its ancestors come from.
+    nodes : sequence of int
+        For every rank a number that ranks of its node share; empty where nobody has asked.
+    backend : str
+        What carries the messages: "mpi", "threads" or "dry".
     """
 
     rank: int
@@ -42,6 +47,9 @@ class Communicator(ABC):
     name: str
     timeout_s: float
     reproducible: bool
+    members: Sequence[int]
+    nodes: Sequence[int] = ()
+    backend: ClassVar[str]
 
     # ---- the verbs, non-blocking
     @abstractmethod
@@ -270,10 +278,9 @@ class Communicator(ABC):
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return the picklable ``value`` of every rank, in rank order. Collective over the group."""
 
+    @abstractmethod
     def broadcast_object(self, value: Any, root: int = 0) -> Any:
-        """Return the root's picklable ``value``. Collective over the group."""
-        check_rank("broadcast_object", "root", root, self.size)
-        return self.all_gather_object(value if self.rank == root else None)[root]
+        """Return the root's picklable ``value``; those of the others are not looked at. Collective over the group."""
 
     # ---- groups
     @abstractmethod
@@ -291,11 +298,31 @@ class Communicator(ABC):
         return self.split(*says(self.rank))
 
     @abstractmethod
+    def create_group(self, ranks: Sequence[int]) -> Communicator:
+        """Return the group of these ``ranks`` of this one, in this order.
+
+        Collective over ``ranks``: only they call it, with the same list.
+
+        Raises
+        ------
+        ValueError
+            If a rank is no rank of this group, or comes twice, or the caller is not among them.
+        CollectiveMismatchError
+            On each of them, if they do not give the same list.
+        """
+
+    @abstractmethod
     def split_node(self) -> Communicator:
         """Return the group of ranks that share this rank's memory. Collective over the group."""
 
-    def dup(self) -> Communicator:
-        """Return the same ranks with a message space of their own. Collective over the group."""
+    def dup(self, *, check: bool | None = None) -> Communicator:  # noqa: ARG002 (groups of threads always compare)
+        """Return the same ranks with a message space of their own. Collective over the group.
+
+        Parameters
+        ----------
+        check : bool, optional
+            Whether ranks compare their calls. Default: as in this group.
+        """
         twin = self.split(0, self.rank)
         assert twin is not None
         return twin

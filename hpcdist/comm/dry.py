@@ -73,6 +73,8 @@ class DryCommunicator(Communicator):
         If ``rank`` is not in the group, or a size is below one.
     """
 
+    backend = "dry"
+
     def __init__(self, size: int, rank: int = 0, *, node_size: int | None = None, reproducible: bool = False) -> None:
         node_size = size if node_size is None else node_size
         if size < 1 or node_size < 1 or not 0 <= rank < size:
@@ -81,7 +83,7 @@ class DryCommunicator(Communicator):
         self.rank, self.size, self.name = rank, size, "dry"
         self.timeout_s, self.reproducible = 0.0, reproducible
         self.calls: list[Call] = []
-        self._node_size, self._members = node_size, tuple(range(size))
+        self.members, self.nodes = tuple(range(size)), tuple(place // node_size for place in range(size))
 
     def __repr__(self) -> str:
         return f"DryCommunicator({self.name!r}, rank {self.rank} of {self.size})"
@@ -192,6 +194,13 @@ class DryCommunicator(Communicator):
         self.calls.append(self._call("all_gather_object", None, None, len(data), (self.size - 1) * len(data)))
         return [pickle.loads(data)] * self.size
 
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """Return a copy of ``value``: the root says the same. Collective over the group."""
+        arguments.check_rank("broadcast_object", "root", root, self.size)
+        data = pickle.dumps(value)
+        self.calls.append(self._call("broadcast_object", None, None, len(data), self._others(len(data))))
+        return pickle.loads(data)
+
     def split(self, color: int | None, key: int = 0) -> DryCommunicator | None:
         """Form a group of all ranks, which are taken to say the same color as this one; None with color None.
 
@@ -213,9 +222,15 @@ class DryCommunicator(Communicator):
     def split_node(self) -> DryCommunicator:
         """Return the group of the ``node_size`` ranks on this rank's node. Collective over the group."""
         self._note("split_node", 0)
-        node = self._members[self.rank] // self._node_size
-        here = [rank for rank, member in enumerate(self._members) if member // self._node_size == node]
+        node = self.nodes[self.rank]
+        here = [rank for rank, other in enumerate(self.nodes) if other == node]
         return self._group(here, f"{self.name}/node")
+
+    def create_group(self, ranks: Sequence[int]) -> DryCommunicator:
+        """Return the group of these ``ranks``, in this order. Collective over ``ranks``."""
+        arguments.check_members(ranks, self.rank, self.size)
+        self._note("create_group", 0)
+        return self._group(ranks, f"{self.name}/{list(ranks)}")
 
     def free(self) -> None:
         """Give back what the group holds. Collective over the group."""
@@ -224,8 +239,9 @@ class DryCommunicator(Communicator):
     # ---- shared by the verbs
     def _group(self, ranks: Sequence[int], name: str) -> DryCommunicator:
         group = DryCommunicator(len(ranks), ranks.index(self.rank), reproducible=self.reproducible)
-        group.name, group.calls, group._node_size = name, self.calls, self._node_size
-        group._members = tuple(self._members[rank] for rank in ranks)
+        group.name, group.calls = name, self.calls
+        group.nodes = tuple(self.nodes[rank] for rank in ranks)
+        group.members = tuple(self.members[rank] for rank in ranks)
         return group
 
     def _mine(self, dim: int, extents: Sequence[int]) -> tuple[slice, ...]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from hpcdist.backends import cpu
@@ -16,17 +19,20 @@ from hpcdist.errors import LaunchError, explain
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["get_default", "init"]
+__all__ = ["DEFAULT_TIMEOUT_S", "current", "forget", "get_default", "init", "using_group"]
 
 DEFAULT_TIMEOUT_S = 1800.0
 
 _default: Communicator | None = None
+_of_thread: ContextVar[Communicator | None] = ContextVar("group", default=None)
+"""The group of this thread, where that is not the process's: ranks may be threads."""
 
 
 def init(
     comm: MPI.Comm | int | Communicator | None = None,
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
+    check: bool | None = None,
     reproducible: bool = False,
     threads: int | None = None,
     abort_on_error: bool | None = None,
@@ -43,6 +49,9 @@ def init(
         used for messages. Default: all ranks that were started together.
     timeout_s : float
         Limit, in seconds, of every wait for other ranks.
+    check : bool, optional
+        Whether ranks compare their calls before they communicate, so that what does not fit together is an error on
+        every rank. Default: HPCDIST_CHECK, or as in ``comm`` if that is ours. Ranks that are threads always do.
     reproducible : bool
         Ask for results that do not depend on the number of ranks; fixes the number of threads at 1 or ``threads``.
     threads : int, optional
@@ -57,42 +66,78 @@ def init(
     LaunchError
         If several processes were started but each finds itself alone, or no MPI can be loaded, or in a worker.
     """
-    global _default
-    plain = comm is None and (timeout_s, reproducible, threads, abort_on_error) == _PLAIN
-    if _default is not None and plain:
-        return _default
-    group = _open(comm, timeout_s, reproducible)
+    plain = comm is None and (timeout_s, check, reproducible, threads, abort_on_error) == _PLAIN
+    here = current()
+    if here is not None and plain:
+        return here
+    group = _open(comm, timeout_s, check, reproducible)
     if threads is not None or reproducible or comm is None:
         cpu.set_threads(1 if reproducible and threads is None else threads, _local_size(group))
     if abort_on_error or (abort_on_error is None and comm is None):
         _guard(group)
-    _default = group
+    _remember(group)
     return group
 
 
-_PLAIN = (DEFAULT_TIMEOUT_S, False, None, None)
+_PLAIN = (DEFAULT_TIMEOUT_S, None, False, None, None)
 
 
 def get_default() -> Communicator:
     """Return the group that :func:`init` made last; the first use makes it. Collective over its ranks then."""
-    return init() if _default is None else _default
+    here = current()
+    return init() if here is None else here
 
 
-def _open(comm: MPI.Comm | int | Communicator | None, timeout_s: float, reproducible: bool) -> Communicator:
+def current() -> Communicator | None:
+    """Return the group that :func:`init` made last, or :func:`using_group` names; None if there is none."""
+    here = _of_thread.get()
+    return _default if here is None else here
+
+
+@contextmanager
+def using_group(group: Communicator) -> Iterator[None]:
+    """Let ``group`` be the one that is meant in this block, by this thread, where none is named."""
+    token = _of_thread.set(group)
+    try:
+        yield
+    finally:
+        _of_thread.reset(token)
+
+
+def _remember(group: Communicator) -> None:
+    global _default
+    if isinstance(group, local.LocalCommunicator) and group.size > 1:
+        _of_thread.set(group)
+    else:
+        _default = group
+
+
+def forget() -> None:
+    """Let there be no default group any more."""
+    global _default
+    if _of_thread.get() is None:
+        _default = None
+    else:
+        _of_thread.set(None)
+
+
+def _open(
+    comm: MPI.Comm | int | Communicator | None, timeout_s: float, check: bool | None, reproducible: bool
+) -> Communicator:
     if isinstance(comm, Communicator):
-        twin = comm.dup()
-        twin.timeout_s, twin.reproducible = timeout_s, reproducible
+        twin = comm.dup(check=check)
+        twin.timeout_s, twin.reproducible, twin.members = timeout_s, reproducible, range(twin.size)
         return twin
     if comm is not None:
         from hpcdist.comm.mpi.communicator import MpiCommunicator
 
-        return MpiCommunicator.adopt(comm, timeout_s=timeout_s, reproducible=reproducible)
+        return MpiCommunicator.adopt(comm, timeout_s=timeout_s, check=check, reproducible=reproducible)
     if is_worker():
         do = 'put what starts the job under: if __name__ == "__main__"'
         raise LaunchError(explain("init: called in a worker of a DataLoader, which imports the job's file", do=do))
     if launched(os.environ) is None and not runs_already():
         return local.solo(timeout_s=timeout_s, reproducible=reproducible)
-    return world(timeout_s=timeout_s, reproducible=reproducible)
+    return world(timeout_s=timeout_s, check=check, reproducible=reproducible)
 
 
 def _local_size(group: Communicator) -> int:

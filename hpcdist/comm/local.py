@@ -35,12 +35,16 @@ class LocalCommunicator(Communicator):
         How often this rank has posted each verb on this group, and how many bytes it brought.
     """
 
+    backend = "threads"
+
     def __init__(self, group: Group, rank: int, *, timeout_s: float, reproducible: bool = False) -> None:
         self.group, self.rank, self.size, self.name = group, rank, len(group.members), group.name
         self.timeout_s, self.reproducible = timeout_s, reproducible
+        self.members, self.nodes = group.members, (0,) * self.size
         self.counts: Counter[str] = Counter()
         self.payload_bytes: Counter[str] = Counter()
         self._posted = 0
+        self._created: Counter[tuple[int, ...]] = Counter()
 
     def __repr__(self) -> str:
         return f"LocalCommunicator({self.name!r}, rank {self.rank} of {self.size})"
@@ -217,13 +221,25 @@ class LocalCommunicator(Communicator):
         """
 
         def finish(meeting: Meeting) -> list[Any]:
-            for rank, (_, reason) in enumerate(meeting.values()):
-                if reason is not None:
-                    what = f"all_gather_object: the value of rank {rank} cannot be pickled"
-                    raise TypeError(explain(what, got=reason, expected="a picklable object"))
-            return [pickle.loads(data) for data, _ in meeting.values()]
+            return [_unpickled("all_gather_object", rank, *told) for rank, told in enumerate(meeting.values())]
 
         return self._collective("all_gather_object", (), _pickled(value), finish).wait()
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """Return the root's picklable ``value``. Collective over the group.
+
+        Raises
+        ------
+        TypeError
+            On every rank, if it cannot be pickled.
+        """
+        arguments.check_rank("broadcast_object", "root", root, self.size)
+
+        def finish(meeting: Meeting) -> Any:
+            return _unpickled("broadcast_object", root, *meeting.posts[root].value)
+
+        mine = _pickled(value) if self.rank == root else None
+        return self._collective("broadcast_object", (root,), mine, finish).wait()
 
     def split(self, color: int | None, key: int = 0) -> LocalCommunicator | None:
         """Form one new group a color (0 or more), ordered by ``key``, then rank; None with color None.
@@ -243,6 +259,24 @@ class LocalCommunicator(Communicator):
 
         return self._collective("split", (), (color, key), finish).wait()
 
+    def create_group(self, ranks: Sequence[int]) -> LocalCommunicator:
+        """Return the group of these ``ranks``, in this order. Collective over ``ranks``."""
+        arguments.check_members(ranks, self.rank, self.size)
+        self._count("create_group")
+        everyone = tuple(sorted(ranks))
+        self._created[everyone] += 1
+        operation = self._operation("create_group", (tuple(ranks),), f"rank {', '.join(map(str, everyone))}")
+        key = (everyone, self._created[everyone])
+        meeting = self.group.meet(key, self.rank, Post(operation, None), everyone)
+
+        def finish() -> LocalCommunicator:
+            members = tuple(self.group.members[rank] for rank in ranks)
+            with self.group.world.condition:
+                group = meeting.groups.setdefault(0, Group(self.group.world, members, f"{self.name}/{list(ranks)}"))
+            return self._within(group)
+
+        return LocalWork(self.group, operation, meeting.missing, finish, self.timeout_s).wait()
+
     def split_node(self) -> LocalCommunicator:
         """Return the group of ranks that share this rank's memory: all of them. Collective over the group."""
         group = self.split(0, self.rank)
@@ -250,8 +284,11 @@ class LocalCommunicator(Communicator):
         return group
 
     def _within(self, group: Group) -> LocalCommunicator:
-        rank = group.members.index(self.group.members[self.rank])
-        return LocalCommunicator(group, rank, timeout_s=self.timeout_s, reproducible=self.reproducible)
+        places = [self.group.members.index(member) for member in group.members]
+        rank = places.index(self.rank)
+        part = LocalCommunicator(group, rank, timeout_s=self.timeout_s, reproducible=self.reproducible)
+        part.members = tuple(self.members[place] for place in places)
+        return part
 
     # ---- shared by the verbs
     def _collective(
@@ -294,6 +331,14 @@ def _pickled(value: Any) -> tuple[bytes, str | None]:
         return pickle.dumps(value), None
     except Exception as e:
         return b"", f"{type(value).__name__}: {e}"
+
+
+def _unpickled(verb: str, rank: int, data: bytes, reason: str | None) -> Any:
+    """Return the value that ``rank`` has pickled."""
+    if reason is not None:
+        what = f"{verb}: the value of rank {rank} cannot be pickled"
+        raise TypeError(explain(what, got=reason, expected="a picklable object"))
+    return pickle.loads(data)
 
 
 def solo(*, timeout_s: float = DEFAULT_TIMEOUT_S, reproducible: bool = False) -> LocalCommunicator:

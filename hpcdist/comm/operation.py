@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcdist.comm.arguments import Terms
-from hpcdist.errors import CollectiveMismatchError, DistError, DistTimeoutError, explain
+from hpcdist.errors import CollectiveMismatchError, DistBackendError, DistError, DistTimeoutError, explain
 
 __all__ = ["Operation", "call_site", "disagreement", "fingerprint"]
 
@@ -81,7 +81,7 @@ class Operation(NamedTuple):
 
     def failed(self, reason: str) -> DistError:
         """Return the error for an operation that the transport gave up."""
-        return DistError(explain(f"{self}: failed", got=f"{reason}; called at {self.site}"))
+        return DistBackendError(explain(f"{self}: failed", got=f"{reason}; called at {self.site}"))
 
     def mismatched(self, got: str) -> CollectiveMismatchError:
         """Return the error for a message that is not the one expected."""

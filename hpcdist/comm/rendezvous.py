@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hpcdist.array import Array
 from hpcdist.comm.operation import Operation, disagreement, fingerprint
 from hpcdist.comm.work import Done, Work
-from hpcdist.errors import CollectiveMismatchError, DistError
+from hpcdist.errors import CollectiveMismatchError, DistNetworkError
 
 __all__ = ["Group", "LocalWork", "Meeting", "PeerError", "Post", "World"]
 
 T = TypeVar("T")
 
 
-class PeerError(DistError):
+class PeerError(DistNetworkError):
     """A wait ended because another rank failed."""
 
 
@@ -62,9 +62,9 @@ class Post:
 
 @dataclass
 class Meeting:
-    """One collective of one group: complete when every rank has posted."""
+    """One collective of some ranks of a group, by default all: complete when each of them has posted."""
 
-    size: int
+    ranks: Sequence[int]
     posts: dict[int, Post] = field(default_factory=dict)
     groups: dict[int, Group] = field(default_factory=dict)
     mismatch: bool = False
@@ -78,11 +78,11 @@ class Meeting:
         """Return the ranks that have not posted; raise if posts do not fit together."""
         if self.mismatch:
             raise CollectiveMismatchError(disagreement([post.operation for _, post in sorted(self.posts.items())]))
-        return [rank for rank in range(self.size) if rank not in self.posts]
+        return [rank for rank in self.ranks if rank not in self.posts]
 
     def values(self) -> list[Any]:
         """Return the posted values in rank order."""
-        return [self.posts[rank].value for rank in range(self.size)]
+        return [self.posts[rank].value for rank in self.ranks]
 
 
 @dataclass(eq=False)
@@ -135,16 +135,17 @@ class Group:
     world: World
     members: tuple[int, ...]
     name: str
-    meetings: dict[int, Meeting] = field(default_factory=dict)
+    meetings: dict[Hashable, Meeting] = field(default_factory=dict)
     mail: defaultdict[int, Mailbox] = field(default_factory=lambda: defaultdict(Mailbox))
 
-    def meet(self, number: int, rank: int, post: Post) -> Meeting:
-        """Bring ``post`` to the group's collective with this sequence number; never blocks."""
+    def meet(self, key: Hashable, rank: int, post: Post, ranks: Sequence[int] | None = None) -> Meeting:
+        """Bring ``post`` to the collective of this key (its sequence number) of all or some ranks; never blocks."""
         with self.world.condition:
-            meeting = self.meetings.setdefault(number, Meeting(len(self.members)))
+            everyone = range(len(self.members)) if ranks is None else ranks
+            meeting = self.meetings.setdefault(key, Meeting(everyone))
             meeting.add(rank, post)
-            if len(meeting.posts) == meeting.size:
-                del self.meetings[number]
+            if len(meeting.posts) == len(meeting.ranks):
+                del self.meetings[key]
             self.world.condition.notify_all()
         return meeting
 

@@ -169,6 +169,14 @@ class MpiCommunicator(PlainCommunicator):
         self._complete(verbs.barrier(self))
 
     # ---- groups
+    def dup(self, *, check: bool | None = None) -> Self:
+        """Return the same ranks with a message space of their own; see the base class. Collective over the group."""
+        before, self.check = self.check, self.check if check is None else check
+        try:
+            return super().dup()
+        finally:
+            self.check = before
+
     def free(self) -> None:
         """Give back the message space; it cannot be used any more. Collective over the group.
 
@@ -185,8 +193,7 @@ class MpiCommunicator(PlainCommunicator):
         super().free()
 
     def _options(self, handle: MPI.Intracomm) -> dict[str, Any]:
-        members = MPI.Group.Translate_ranks(handle.Get_group(), None, self.handle.Get_group())
-        nodes = [self.nodes[member] for member in members]
+        nodes = [self.nodes[place] for place in self._places(handle)]
         return {**super()._options(handle), "check": self.check, "nodes": nodes, "direct": self.direct}
 
     # ---- what the verbs are made of

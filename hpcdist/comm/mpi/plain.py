@@ -9,9 +9,9 @@ from mpi4py import MPI
 
 from hpcdist import config
 from hpcdist.array import Array
-from hpcdist.comm import arguments
 from hpcdist.comm.communicator import Communicator
-from hpcdist.comm.mpi import chunks, objects, progress, verbs
+from hpcdist.comm import arguments, objects
+from hpcdist.comm.mpi import assembly, chunks, progress, verbs
 from hpcdist.comm.mpi.calls import Calls
 from hpcdist.comm.mpi.handle import duplicate
 from hpcdist.comm.mpi.work import MpiWork
@@ -44,6 +44,8 @@ class PlainCommunicator(Communicator):
         Elements in one message; larger ones are cut. Default: HPCDIST_MAX_COUNT.
     """
 
+    backend = "mpi"
+
     def __init__(
         self,
         handle: MPI.Intracomm,
@@ -55,11 +57,12 @@ class PlainCommunicator(Communicator):
     ) -> None:
         self.handle, self.name = handle, name
         self.rank, self.size = handle.Get_rank(), handle.Get_size()
+        self.members: Sequence[int] = range(self.size)
         self.timeout_s, self.reproducible = timeout_s, reproducible
         self.max_count = config.environment().max_count if max_count is None else max_count
-        self.top_tag = int(handle.Get_attr(MPI.TAG_UB) or _LEAST_TOP_TAG)
+        self.top_tag = int(handle.Get_attr(MPI.TAG_UB) or _LEAST_TOP_TAG) - 1  # assembly takes the last one
         self._posting = Calls(handle, blocking=False)
-        self._number = 0
+        self._numbers = {True: 0, False: 0}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, rank {self.rank} of {self.size})"
@@ -142,7 +145,18 @@ class PlainCommunicator(Communicator):
         TypeError
             On every rank, if the value of one cannot be pickled.
         """
-        return objects.gather(self, value)
+        return objects.all_gather(self, value)
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        """Return the root's picklable ``value``. Collective over the group.
+
+        Raises
+        ------
+        TypeError
+            On every rank, if it cannot be pickled.
+        """
+        arguments.check_rank("broadcast_object", "root", root, self.size)
+        return objects.broadcast(self, value, root)
 
     def split(self, color: int | None, key: int = 0) -> Self | None:
         """Form one new group a color (0 or more), ordered by ``key``, then rank; None with color None.
@@ -154,13 +168,20 @@ class PlainCommunicator(Communicator):
         handle = self.handle.Split(MPI.UNDEFINED if color is None else color, key)
         return None if handle == MPI.COMM_NULL else self._derived(handle, f"{self.name}/{color}")
 
+    def create_group(self, ranks: Sequence[int]) -> Self:
+        """Return the group of these ``ranks``, in this order. Collective over ``ranks``."""
+        arguments.check_members(ranks, self.rank, self.size)
+        assembly.assemble(self, ranks)  # has a time limit, which MPI_Comm_create_group has not
+        handle = self.handle.Create_group(self.handle.Get_group().Incl(list(ranks)))
+        return self._derived(handle, f"{self.name}/{list(ranks)}")
+
     def split_node(self) -> Self:
         """Return the group of ranks that share this rank's memory. Collective over the group."""
         self.barrier()
         return self._derived(self.handle.Split_type(MPI.COMM_TYPE_SHARED, self.rank), f"{self.name}/node")
 
-    def dup(self) -> Self:
-        """Return the same ranks with a message space of their own. Collective over the group."""
+    def dup(self, *, check: bool | None = None) -> Self:  # noqa: ARG002 (subclasses can)
+        """Return the same ranks with a message space of their own; see the base class. Collective over the group."""
         return self._derived(duplicate(self.handle, self.timeout_s), self.name)
 
     def free(self) -> None:
@@ -170,7 +191,13 @@ class PlainCommunicator(Communicator):
     # ---- what the verbs are made of
     def _derived(self, handle: MPI.Comm, name: str) -> Self:
         assert isinstance(handle, MPI.Intracomm)
-        return type(self)(handle, name=name, **self._options(handle))
+        part = type(self)(handle, name=name, **self._options(handle))
+        part.members = [self.members[place] for place in self._places(handle)]
+        return part
+
+    def _places(self, handle: MPI.Intracomm) -> Sequence[int]:
+        """Return the ranks in this group of all members of another."""
+        return MPI.Group.Translate_ranks(handle.Get_group(), None, self.handle.Get_group())
 
     def _options(self, handle: MPI.Intracomm) -> dict[str, Any]:  # noqa: ARG002 (subclasses need it)
         """Return what groups made of this one inherit."""
@@ -181,11 +208,12 @@ class PlainCommunicator(Communicator):
         return self._post(plan, self._operation(plan))
 
     def _operation(self, plan: verbs.Plan[Any]) -> Operation:
-        """Say what is about to be posted; count it."""
-        self._number += 1
+        """Say what is about to be posted; count it, messages by themselves, as ranks have different numbers of them."""
+        is_message = plan.peers is not None
+        self._numbers[is_message] += 1
         shape, dtype = (None, None) if plan.x is None else (plan.x.shape, plan.x.dtype)
         peers = plan.peers or f"all {self.size} ranks of the group"
-        place = (self.rank, self.size, self.name, self._number)
+        place = (self.rank, self.size, self.name, self._numbers[is_message])
         return Operation(plan.verb, *place, shape, dtype, plan.terms, peers, call_site())
 
     def _post(self, plan: verbs.Plan[T], operation: Operation) -> MpiWork[T]:

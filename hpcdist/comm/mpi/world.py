@@ -22,7 +22,7 @@ _CURES = (
 )
 
 
-def world(*, timeout_s: float, reproducible: bool) -> MpiCommunicator:
+def world(*, timeout_s: float, check: bool | None = None, reproducible: bool) -> MpiCommunicator:
     """Return all ranks that were started together. Starts MPI if nobody has. Collective over the world.
 
     Raises
@@ -39,7 +39,7 @@ def world(*, timeout_s: float, reproducible: bool) -> MpiCommunicator:
 
     if not config.environment().allow_singletons:
         check_company(MPI.COMM_WORLD.Get_size(), launched(os.environ), MPI.Get_library_version())
-    return MpiCommunicator.adopt(MPI.COMM_WORLD, timeout_s=timeout_s, reproducible=reproducible)
+    return MpiCommunicator.adopt(MPI.COMM_WORLD, timeout_s=timeout_s, check=check, reproducible=reproducible)
 
 
 def check_company(size: int, place: Launched | None, library: str) -> None:

@@ -79,6 +79,7 @@ COMM = of(
     broadcast_object=lambda c: c.broadcast_object(1),
     split=lambda c: c.split(0),
     split_by=lambda c: c.split_by(lambda _: (0, 0)),
+    create_group=lambda c: c.create_group([2, 0]),
     split_node=lambda c: c.split_node(),
     dup=lambda c: c.dup(),
     free=lambda c: c.free(),
