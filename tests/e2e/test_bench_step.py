@@ -9,7 +9,7 @@ import numpy as np
 import numpy_gpt
 import pytest
 
-from hpcdist.cli import bench
+from hpcdist.cli.bench import step as bench
 
 SIZE = bench.Size(n_layer=1, n_head=2, d_model=16, seq=8, vocab=12, batch=2)
 SIZE_FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(SIZE).items()]

@@ -48,7 +48,7 @@ SIZES = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``hpcdist bench ARGUMENTS``."""
+    """Run ``hpcdist bench step ARGUMENTS``."""
     options = _parse(arguments)
     chosen = {f.name: getattr(options, f.name) for f in fields(Size) if getattr(options, f.name) is not None}
     _step(options, replace(SIZES[options.size], **chosen))
@@ -56,20 +56,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="hpcdist bench", description="Measure this installation.")
-    step = parser.add_subparsers(dest="what", required=True, metavar="WHAT").add_parser(
-        "step", help="training steps of a GPT", description="Time training steps of a GPT with tied embedding."
+    parser = argparse.ArgumentParser(
+        prog="hpcdist bench step", description="Time training steps of a GPT with tied embedding."
     )
-    step.add_argument("--size", choices=SIZES, default="small", help="small is the default")
+    parser.add_argument("--size", choices=SIZES, default="small", help="small is the default")
     for f in fields(Size):
-        step.add_argument(f"--{f.name.replace('_', '-')}", type=type(f.default), help="instead of that of the size")
-    step.add_argument("--mode", choices=("eager", "ddp"), default="eager", help="one process, or gradients averaged")
-    step.add_argument("--steps", type=int, default=12, help="steps that count")
-    step.add_argument("--warmup", type=int, default=3, help="steps before them")
-    step.add_argument("--weights", type=Path, help=".npz to start from")
-    step.add_argument("--save-weights", type=Path, help="write the initial weights to this .npz")
-    step.add_argument("--json", type=Path, help="append the result to this file, as one line")
-    step.add_argument("--label", default="", help="its name there")
+        parser.add_argument(f"--{f.name.replace('_', '-')}", type=type(f.default), help="instead of that of the size")
+    parser.add_argument("--mode", choices=("eager", "ddp"), default="eager", help="one process, or gradients averaged")
+    parser.add_argument("--steps", type=int, default=12, help="steps that count")
+    parser.add_argument("--warmup", type=int, default=3, help="steps before them")
+    parser.add_argument("--weights", type=Path, help=".npz to start from")
+    parser.add_argument("--save-weights", type=Path, help="write the initial weights to this .npz")
+    parser.add_argument("--json", type=Path, help="append the result to this file, as one line")
+    parser.add_argument("--label", default="", help="its name there")
     options = parser.parse_args(arguments)
     if options.steps < 1 or options.warmup < 0:
         parser.error(f"--steps {options.steps} --warmup {options.warmup}: at least 1 and 0 are needed")
