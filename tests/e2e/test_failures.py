@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcdist.backends import mpi
+from hpcdist.elastic.command import Site, compose
+from hpcdist.elastic.job import Job
 
 LIMIT_S = 15
 SCRIPT = """
@@ -87,9 +89,8 @@ def script(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mpirun():
-    launcher = mpi.find()
-    options = ["--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"]
-    return [str(launcher.path), "-n", "3", *(options if launcher.family == "openmpi" else [])]
+    command = compose(mpi.find(), Job("program", "python"), 3, Site(variables={}, cores=1, slots=1))
+    return command.argv[:-1]
 
 
 @pytest.fixture(params=[[], ["-m", "mpi4py"]], ids=["python", "python -m mpi4py"])
