@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ class Environment:
         HPCDIST_CHECK=1: ranks compare their calls before they communicate.
     flight_dir : str or None
         HPCDIST_FLIGHT_DIR: folder of the flight recorder's files.
+    late_s : float
+        HPCDIST_LATE_S: how long a rank waits for others before it says so.
     error_dir : str or None
         HPCDIST_ERROR_DIR: where a failing rank leaves its report for the launcher (set by the launcher).
     """
@@ -43,6 +46,7 @@ class Environment:
     allow_singletons: bool = False
     check: bool = False
     flight_dir: str | None = None
+    late_s: float = 10.0
     error_dir: str | None = None
 
 
@@ -61,6 +65,12 @@ def read(variables: Mapping[str, str]) -> Environment:
             raise ValueError(explain(f"environment variable {name}", got=repr(text), expected=f"an integer >= {least}"))
         return int(text)
 
+    def seconds(name: str, default: float) -> float:
+        text = variables.get(name, str(default))
+        if not re.fullmatch(r"\d*\.?\d+", text) or float(text) == 0:
+            raise ValueError(explain(f"environment variable {name}", got=repr(text), expected="seconds, above 0"))
+        return float(text)
+
     def switch(name: str) -> bool:
         return variables.get(name, "") not in ("", "0")
 
@@ -72,6 +82,7 @@ def read(variables: Mapping[str, str]) -> Environment:
         allow_singletons=switch("HPCDIST_ALLOW_SINGLETONS"),
         check=switch("HPCDIST_CHECK"),
         flight_dir=variables.get("HPCDIST_FLIGHT_DIR") or None,
+        late_s=seconds("HPCDIST_LATE_S", 10.0),
         error_dir=variables.get("HPCDIST_ERROR_DIR") or None,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,9 +55,10 @@ def _ask(comm: Communicator, limit_s: float) -> list[int]:
     late = [other for other, work in zip(others, here, strict=True) if not _comes(work, deadline)]
     verdict = np.isin(np.arange(comm.size), late)
     answers = [comm.isend(verdict, other, _TAG) for other in others]
-    _finish(
-        [work for other, work in zip(others, zip(greetings, answers, strict=True), strict=True) if other not in late]
-    )
+    for other, greeting, answer in zip(others, greetings, answers, strict=True):
+        if other not in late:
+            greeting.wait()
+            answer.wait()
     return late
 
 
@@ -82,12 +82,6 @@ def _comes(work: Work[Any], deadline: float) -> bool:
     except DistTimeoutError:
         return False
     return True
-
-
-def _finish(pairs: Sequence[tuple[Work[Any], Work[Any]]]) -> None:
-    for pair in pairs:
-        for work in pair:
-            work.wait()
 
 
 def _error(comm: Communicator, late: list[int], limit_s: float) -> DistTimeoutError:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from hpcdist import checkpoint, config
-from hpcdist.comm import Communicator
+from hpcdist.comm import Communicator, flight_folder
 from hpcdist.errors import explain
 from hpcdist.train.metrics import Metrics
 
@@ -25,8 +25,9 @@ def open_folder(
 ) -> tuple[Path, int | None]:
     """Return the folder of a run, and the step of the checkpoint to go on from; None at the start.
 
-    Collective over ``comm``; only rank 0 looks at the disk. A job that was started again (HPCDIST_RESTART_COUNT or
-    SLURM_RESTART_COUNT above 0) goes on without ``resume``. Metrics of steps that will be repeated are dropped.
+    Collective over ``comm``; only rank 0 looks at the disk, and every rank moves its flight recorder there. A job that
+    was started again (HPCDIST_RESTART_COUNT or SLURM_RESTART_COUNT above 0) goes on without ``resume``. Metrics of
+    steps that will be repeated are dropped.
 
     Parameters
     ----------
@@ -50,6 +51,7 @@ def open_folder(
         if comm.rank == 0:
             found = _new(name, resume) if out is None else _given(Path(out), resume)
     folder, step = comm.broadcast_object(found)
+    flight_folder.enter(folder)
     return folder, step
 
 

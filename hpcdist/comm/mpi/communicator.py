@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
@@ -10,6 +11,7 @@ from mpi4py import MPI
 from hpcdist import config
 from hpcdist.array import Array
 from hpcdist.comm.mpi import verbs
+from hpcdist.comm.mpi.attendance import attend
 from hpcdist.comm.mpi.check import Checker, Compared
 from hpcdist.comm.mpi.crowding import crowded
 from hpcdist.comm.mpi.gate import Gate, gate_bytes
@@ -69,6 +71,7 @@ class MpiCommunicator(PlainCommunicator):
         self.nodes = self._find_nodes() if nodes is None else tuple(nodes)
         self.direct = not crowded() if direct is None else direct
         self._recorder = process_recorder()
+        self._members = attend(handle)
         self._blocking = WindowCalls(handle, self._open_window)
         self._gate = self._make_gate()
         self._checker = Checker(self.plain()) if self.check and self.size > 1 else None
@@ -213,21 +216,24 @@ class MpiCommunicator(PlainCommunicator):
         operation = self._operation(plan)
         if self.size == 1:
             return super()._post(plan, operation).wait()
-        if self._gate is None:
-            if self._checker is not None:
-                self._checker.before(operation, plan.sizes)
-            return self._post(plan, operation).wait()
-        ticket, failed = self._recorder.begin(operation), True
+        ticket, failed = self._recorder.begin(operation, self._members, limit_s=self.timeout_s), True
         try:
-            self._pass(self._gate, operation)
-            if self._checker is not None and plan.sizes is not None:
-                self._checker.compare_sizes(operation, plan.sizes)
-            posted = plan.post(self._blocking)
-            value = super()._work(plan, operation, posted).wait() if any(posted) else plan.finish()
+            value = self._meet(plan, operation)
             failed = False
         finally:
             self._recorder.end(ticket, failed=failed)
         return value
+
+    def _meet(self, plan: verbs.Plan[T], operation: Operation) -> T:
+        if self._gate is None:
+            if self._checker is not None:
+                self._checker.before(operation, plan.sizes)
+            return super()._post(plan, operation).wait()
+        self._pass(self._gate, operation)
+        if self._checker is not None and plan.sizes is not None:
+            self._checker.compare_sizes(operation, plan.sizes)
+        posted = plan.post(self._blocking)
+        return super()._work(plan, operation, posted).wait() if any(posted) else plan.finish()
 
     def _pass(self, gate: Gate, operation: Operation) -> None:
         """Wait until all ranks have come to this call; raise on all if it is not the same call on all."""
@@ -241,12 +247,13 @@ class MpiCommunicator(PlainCommunicator):
         raise CollectiveMismatchError(disagreement(self._plain(self.handle).all_gather_object(operation)))
 
     def _post(self, plan: verbs.Plan[T], operation: Operation) -> MpiWork[T]:
-        """Make the calls that do not block; record when they are done."""
-        ticket = self._recorder.begin(operation)
+        """Make the calls that do not block; record when they are done, and whether somebody waits for that."""
+        ticket = self._recorder.begin(operation, self._members)
         self._under_way += 1
 
         def ended(failed: bool) -> None:
             self._under_way -= 1
             self._recorder.end(ticket, failed=failed)
 
-        return self._work(plan, operation, plan.post(self._posting), ended=ended)
+        late = functools.partial(self._recorder.wait, ticket)
+        return self._work(plan, operation, plan.post(self._posting), ended=ended, late=late)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from mpi4py import MPI
 
-from hpcdist.comm import failure
+from hpcdist.comm import failure, flight_folder, stacks, watchdog
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 from hpcdist.comm.mpi.plain import PlainCommunicator
 from hpcdist.comm.mpi.polling import poll
@@ -38,7 +38,11 @@ _installed: list[_Guard] = []
 def install(comm: MpiCommunicator) -> None:
     """Tie the ends of the ranks of ``comm`` together, once a process. Collective over ``comm``."""
     if not _installed:
-        _installed.append(_Guard(comm.plain()))
+        guard = _Guard(comm.plain())
+        _installed.append(guard)
+        watchdog.own(guard.end_job)
+        flight_folder.enter_launcher()
+        stacks.install(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 
 
 class _Guard:
@@ -64,11 +68,11 @@ class _Guard:
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         del kind
-        self._end_job(error.with_traceback(trace))
+        self.end_job(error.with_traceback(trace))
 
     def _on_thread_exception(self, hook: threading.ExceptHookArgs) -> None:
         if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
-            self._end_job(hook.exc_value)
+            self.end_job(hook.exc_value)
 
     def _remember_exit(self, status: Any = None, /) -> NoReturn:
         error = SystemExit(status)
@@ -93,9 +97,11 @@ class _Guard:
         farewell = self._comm.ibarrier()
         assert isinstance(farewell, MpiWork)
         if poll(farewell.progress, _GRACE_S if failed else self._comm.timeout_s):
+            if not failed:
+                flight_folder.close()
             return
         if error is not None and failed:
-            self._end_job(error)
+            self.end_job(error)
         self._end_late()
 
     def _end_late(self) -> NoReturn:
@@ -103,7 +109,8 @@ class _Guard:
         sys.stderr.write(explain(what, do="let every rank do the same work, or allow more time (timeout_s)") + "\n")
         self._abort(1)
 
-    def _end_job(self, error: BaseException) -> NoReturn:
+    def end_job(self, error: BaseException) -> NoReturn:
+        """Report the error, and end all ranks."""
         self._abort(failure.report_failure(error))
 
     def _abort(self, code: int) -> NoReturn:
