@@ -1,4 +1,7 @@
-"""Plain ``pytest`` runs each file of tests/mpi once a rank count, through the launcher; ``--with-mpi`` is a rank."""
+"""Plain ``pytest`` runs each file of tests/mpi once a rank count, through the launcher; ``--with-mpi`` is a rank.
+
+Where variables name other MPIs (see other_mpis.py) the files run on these too.
+"""
 
 import ast
 import json
@@ -10,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from other_mpis import OTHER_MPIS
 
 from hpcdist.comm.launched import launched
 
@@ -64,15 +68,18 @@ class TooFewRanks(pytest.File):
 
 
 class RankFile(pytest.File):
-    """A file of tests/mpi: one item a rank count."""
+    """A file of tests/mpi: one item a rank count, and one a rank count of every other MPI."""
 
     def collect(self):
-        yield from (self._item(n, "not soak", f"ranks{n}") for n in _ranks(self.path))
+        counts = _ranks(self.path)
+        yield from (self._item(n, "not soak", f"ranks{n}") for n in counts)
         if "mark.soak" in self.path.read_text():
-            yield from (self._item(n, "soak", f"ranks{n}-soak") for n in _ranks(self.path))
+            yield from (self._item(n, "soak", f"ranks{n}-soak") for n in counts)
+        for mpi in OTHER_MPIS:
+            yield from (self._item(n, "not soak", f"{mpi.name}-ranks{n}", mpi) for n in mpi.ranks if n in counts)
 
-    def _item(self, num_ranks, markers, name):
-        item = RankItem.from_parent(self, name=name, num_ranks=num_ranks, markers=markers)
+    def _item(self, num_ranks, markers, name, mpi=None):
+        item = RankItem.from_parent(self, name=name, num_ranks=num_ranks, markers=markers, mpi=mpi)
         if markers == "soak":
             item.add_marker("soak")
         return item
@@ -81,13 +88,14 @@ class RankFile(pytest.File):
 class RankItem(pytest.Item):
     """All tests of a file, run by ranks of their own."""
 
-    def __init__(self, *, num_ranks, markers, **kwargs):
+    def __init__(self, *, num_ranks, markers, mpi, **kwargs):
         super().__init__(**kwargs)
-        self.num_ranks, self.markers = num_ranks, markers
+        self.num_ranks, self.markers, self.mpi = num_ranks, markers, mpi
 
     def runtest(self):
+        variables = self.mpi.variables() if self.mpi else {}
         folder = self.config._tmp_path_factory.mktemp(f"{self.path.stem}-{self.name}")
-        status, output = _run(self._command(), folder)
+        status, output = _run(self._command(), folder, variables)
         failures = _failures(folder)
         if status == NOTHING_SELECTED and not failures:
             pytest.skip(f"no test of {self.path.name} is selected")
@@ -105,15 +113,16 @@ class RankItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self):
-        return self.path, 0, f"{self.path.name} on {self.num_ranks} ranks"
+        where = f" of {self.mpi.title}" if self.mpi else ""
+        return self.path, 0, f"{self.path.name} on {self.num_ranks} ranks{where}"
 
 
 class RanksFailedError(Exception):
     """Some rank failed."""
 
 
-def _run(command, folder):
-    """Run ``command``, at most LIMIT_S seconds; return its status and what it printed."""
+def _run(command, folder, variables):
+    """Run ``command``, at most LIMIT_S seconds, with more ``variables``; return its status and what it printed."""
     log = folder / "output.txt"
     with log.open("wb") as stream:
         started = subprocess.Popen(
@@ -121,7 +130,7 @@ def _run(command, folder):
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env={**os.environ, REPORTS: str(folder)},
+            env={**os.environ, REPORTS: str(folder), **variables},
         )
         try:
             status = started.wait(LIMIT_S)
