@@ -14,6 +14,7 @@ __all__ = ["main"]
 VERBS = {
     "run": "run a job in this process, as one rank of whatever started it",
     "launch": "start a job on several ranks of this machine, or of the hosts in a file",
+    "doctor": "say which MPI is here, or where the ranks of a job stand",
     "bench": "measure training steps, and collectives beside mpi4py",
     "warmup": "compile the kernels for this kind of CPU, so that no job has to",
 }

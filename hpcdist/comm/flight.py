@@ -79,17 +79,20 @@ class Flight:
     size : int
         Number of ranks in the world.
     now : float
+    folders : list of Path
+        Where the files lie.
     """
 
-    def __init__(self, rings: Iterable[Ring], now: float | None = None) -> None:
+    def __init__(self, rings: Iterable[Ring], now: float | None = None, folders: Iterable[Path] = ()) -> None:
+        self.folders = list(folders)
         self.rings = {ring.rank: ring for ring in sorted(rings, key=lambda ring: ring.rank)}
         self.size = max((ring.size for ring in self.rings.values()), default=0)
         self.now = self._find_now() if now is None else now
 
     def _find_now(self) -> float:
         last = max((time_ for ring in self.rings.values() for time_ in _times(ring)), default=0.0)
-        now = time.time()
-        return now if now - last < SILENT_S else last
+        now, all_gone = time.time(), all(self.process_state(rank) == "gone" for rank in self.rings)
+        return last if all_gone or now - last > SILENT_S else now
 
     # ---- one rank
     def last(self, rank: int) -> Entry | None:
@@ -188,16 +191,15 @@ def load(folder: str | os.PathLike[str]) -> Flight:
     OSError
         If the folder cannot be read.
     """
-    rings = []
-    for path in _files(Path(folder)):
+    rings, homes = [], _homes(Path(folder))
+    for path in (path for home in homes for path in sorted(home.glob("rank-*.flight"))):
         with suppress(OSError, ValueError):  # of a rank that has just begun, or moves it elsewhere
             rings.append(read(path))
     size = max(rings, key=lambda ring: ring.time).size if rings else 0
-    return Flight(ring for ring in rings if ring.size == size)
+    return Flight((ring for ring in rings if ring.size == size), folders=homes)
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files of all ranks: also of those on other machines, which could leave no link here."""
-    paths = [folder / name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".flight")]  # noqa: PTH208
-    homes = {path.resolve().parent for path in paths}
-    return sorted({file.resolve() for home in homes if home.is_dir() for file in home.glob("rank-*.flight")})
+def _homes(folder: Path) -> list[Path]:
+    """Return the folders that hold the files, or those that links lead to: other machines could leave no link here."""
+    names = [name for name in os.listdir(folder) if name.startswith("rank-") and name.endswith(".flight")]  # noqa: PTH208
+    return sorted({(folder / name).resolve().parent for name in names})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcdist import config
 from hpcdist.backends import cpu, mpi
+from hpcdist.comm import flight, flight_folder, flight_report
 from hpcdist.comm.launched import tasks_per_node
 from hpcdist.elastic import processes, verdict
 from hpcdist.elastic.command import Site, compose
@@ -22,6 +23,8 @@ from hpcdist.errors import LaunchError
 __all__ = ["launch"]
 
 _REPORTS = "HPCDIST_ERROR_DIR"
+_LONG_S = 1.0
+"""Who ends a job by hand is told where its ranks stood only if one of them waited this long."""
 
 
 def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
@@ -75,7 +78,11 @@ def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
         )
         status = supervisor.run()
         end = verdict.judge(Path(folder), status, hydra=launcher.family == "mpich" and job.kind != "program")
-    return _conclude(end, supervisor.ended_by if status else None)
+        if supervisor.ended_by and status:
+            number = supervisor.ended_by
+            end = verdict.Verdict(128 + number, f"hpcdist launch: ended by {number.name}", is_open=True)
+        where = _where_ranks_stood(Path(folder), _LONG_S if supervisor.ended_by else 0.0) if end.is_open else ""
+    return _conclude(end, where)
 
 
 def _check_variables() -> None:
@@ -86,12 +93,24 @@ def _check_variables() -> None:
         raise LaunchError(str(error)) from error
 
 
-def _conclude(end: verdict.Verdict, ended_by: signal.Signals | None) -> int:
-    """Say how the job ended, and return its exit code."""
-    if ended_by:
-        end = verdict.Verdict(128 + ended_by, f"hpcdist launch: ended by {ended_by.name}")
+def _where_ranks_stood(folder: Path, least_s: float) -> str:
+    """Return what the flight recorders tell, if some rank has waited for ``least_s`` seconds or more."""
+    given = config.environment().flight_dir
+    try:
+        found = flight.load(given or folder / flight_folder.FOLDER)
+    except OSError:
+        return ""
+    if not found.rings or max((found.now - wait.since for wait in found.waits()), default=-1.0) < least_s:
+        return ""
+    home = next(iter(found.folders))
+    more = "" if home.is_relative_to(folder) else f"\nhpcdist doctor --flight {home} shows the last calls"
+    return f"{flight_report.paragraph(found)}{more}"
+
+
+def _conclude(end: verdict.Verdict, where: str) -> int:
+    """Say how the job ended, and where its ranks stood then; return its exit code."""
     if end.text:
-        print(f"\n{end.text}", file=sys.stderr, flush=True)  # noqa: T201
+        print("\n".join(["", end.text, *filter(None, [where])]), file=sys.stderr, flush=True)  # noqa: T201
     return end.exit_code
 
 

@@ -13,6 +13,8 @@ __all__ = ["Verdict", "any_report", "judge"]
 _SILENT = (signal.SIGKILL, signal.SIGTERM)
 """Signals that leave no trace of a crash."""
 
+_TIME_OUT = "DistTimeoutError"
+
 _CRASHES = {
     "Segmentation fault": signal.SIGSEGV,
     "Bus error": signal.SIGBUS,
@@ -24,10 +26,11 @@ _CRASHES = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """The exit code of a launch, and what to show last."""
+    """The exit code of a launch, what to show last, and whether that leaves open where the ranks stood."""
 
     exit_code: int
     text: str = ""
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,13 @@ def judge(folder: Path, status: int, *, hydra: bool) -> Verdict:
     """
     failures = sorted([*_reports(folder), *_crashes(folder)], key=lambda failure: failure.time)
     if failures:
-        return Verdict(failures[0].exit_code, _describe(failures))
+        is_open = failures[0].what in (_TIME_OUT, *map(_killed_by, signal.Signals))
+        return Verdict(failures[0].exit_code, _describe(failures), is_open)
     if status < 0:
         return Verdict(128 - status, f"first failure: mpirun was {_killed_by(signal.Signals(-status))}")
     if hydra and status in _SILENT:
         status += 128
-    return Verdict(status, _describe_status(status) if status else "")
+    return Verdict(status, _describe_status(status) if status else "", status != 0)
 
 
 def _reports(folder: Path) -> Iterator[_Failure]:
