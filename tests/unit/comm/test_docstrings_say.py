@@ -12,7 +12,7 @@ import pytest
 import hpcdist
 from hpcdist import checkpoint, nn, parallel, train
 from hpcdist.autograd import Tensor
-from hpcdist.comm import Communicator, DeviceMesh, DryCommunicator, init_device_mesh
+from hpcdist.comm import Communicator, DeviceMesh, DryCommunicator, init_device_mesh, on_every_rank, on_one_rank
 from hpcdist.dtensor import Partial, Replicate, imove, move, redistribute
 
 SAYS = re.compile("collective over|point to point", re.IGNORECASE)
@@ -101,6 +101,8 @@ CALLS |= {
     ),
     "parallel.replicate": (lambda comm: comm, lambda comm: parallel.replicate(model(), comm)),
     "parallel.Replica.reduce": (loss, lambda made: made.backward()),  # calls it
+    "comm.on_one_rank": (lambda comm: comm, lambda comm: on_one_rank(comm, int)),
+    "comm.on_every_rank": (lambda comm: comm, lambda comm: on_every_rank(comm, int)),
     "train.told_once": (lambda comm: comm, lambda _: told()),
 }
 CALLS |= of(
@@ -163,6 +165,10 @@ FILES = (
 EXCLUDED = {
     "comm.Communicator": "has no constructor of its own",
     "comm.LocalCommunicator": "the same verbs for real, and tested as such in tests/comm_suite.py",
+    "comm.Store": "shares memory or files, and holds no communicator",
+    "comm.HashStore": "shares memory, and holds no communicator",
+    "comm.FileStore": "shares files, and holds no communicator",
+    "comm.PrefixStore": "a part of another store",
     "comm.Work": "waits for what a verb posted",
     "comm.get_default": "makes the process's own group; what it calls, init, is here",
     "elastic": "starts processes; has no communicator before the job has",
