@@ -49,14 +49,6 @@ class CollectiveMismatchError(DistError):
     """Ranks called different collectives, or the same one with arguments that do not fit together."""
 
 
-class DistStoreError(DistError):
-    """A store did not have what was asked of it within the time limit, or cannot be reached."""
-
-
-class QueueEmptyError(DistStoreError):
-    """Nothing was in the queue of a store, and the caller did not want to wait."""
-
-
 class CheckpointError(HpcdistError):
     """A checkpoint could not be written, or is not whole."""
 
