@@ -7,6 +7,7 @@ that ends well leaves no file behind in these two.
 
 from __future__ import annotations
 
+import atexit
 import logging
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ class _Place:
 def open_given(rank: int, size: int) -> None:
     """Move to HPCDIST_FLIGHT_DIR, if that is set, as rank ``rank`` of ``size``."""
     _Place.rank, _Place.size = rank, size
+    atexit.register(process_recorder().close)
     folder = config.environment().flight_dir
     if folder is not None:
         _move_to(Path(folder))
@@ -60,9 +62,8 @@ def enter(folder: Path) -> None:
 
 
 def close() -> None:
-    """End in good order."""
+    """Tidy up after a job that has ended well."""
     recorder = process_recorder()
-    recorder.close()
     stacks.close()
     path = recorder.path
     if path is None or config.environment().flight_dir is not None:

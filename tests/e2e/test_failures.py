@@ -207,7 +207,7 @@ def test_rank_that_leaves_too_early_is_noticed_at_the_limit(start):
 def test_report_for_the_launcher(start, tmp_path):
     code, output, _ = start("raise", HPCDIST_ERROR_DIR=str(tmp_path))
     assert code == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["rank-1.json"]
+    assert [path.name for path in tmp_path.glob("*.json")] == ["rank-1.json"]
     report = json.loads((tmp_path / "rank-1.json").read_text())
     assert (report["rank"], report["size"], report["exit_code"], report["signal"]) == (1, 3, 1, None)
     assert report["traceback"].endswith("ValueError: boom-41\n")

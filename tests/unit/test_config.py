@@ -18,6 +18,8 @@ def test_all_variables():
             "HPCDIST_RESTART_COUNT": "2",
             "HPCDIST_ALLOW_SINGLETONS": "1",
             "HPCDIST_ERROR_DIR": "/somewhere",
+            "HPCDIST_FLIGHT_DIR": "/elsewhere",
+            "HPCDIST_LATE_S": "2.5",
         }
     )
     assert found == config.Environment(
@@ -26,6 +28,8 @@ def test_all_variables():
         restart_count=2,
         allow_singletons=True,
         error_dir="/somewhere",
+        flight_dir="/elsewhere",
+        late_s=2.5,
     )
 
 
@@ -47,3 +51,9 @@ def test_nonsense_is_an_error_that_names_the_variable(value):
 def test_off_means_off():
     assert not config.read({"HPCDIST_ALLOW_SINGLETONS": "0"}).allow_singletons
     assert not config.read({"HPCDIST_ALLOW_SINGLETONS": ""}).allow_singletons
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "0", "0.0", "nan", "inf", "", "1e3", "."])
+def test_a_time_that_makes_no_sense_is_an_error(value):
+    with pytest.raises(ValueError, match=r"HPCDIST_LATE_S[\s\S]*seconds, above 0"):
+        config.read({"HPCDIST_LATE_S": value})

@@ -25,6 +25,7 @@ from hpcdist.comm.mpi.communicator import MpiCommunicator
 from hpcdist.comm.mpi.plain import PlainCommunicator
 from hpcdist.comm.mpi.polling import poll
 from hpcdist.comm.mpi.work import MpiWork
+from hpcdist.comm.recorder import process_recorder
 from hpcdist.errors import explain
 
 __all__ = ["install"]
@@ -92,6 +93,7 @@ class _Guard:
     def _at_end(self) -> None:
         if MPI.Is_finalized():
             return
+        process_recorder().close()
         error = None if self._came_to_its_end() else self._exit  # the program may have caught it
         failed = error is not None and failure.exit_code(error) != 0
         farewell = self._comm.ibarrier()

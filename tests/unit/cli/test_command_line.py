@@ -33,7 +33,7 @@ def test_help_names_every_verb(capsys):
         cli.main(["--help"])
     assert end.value.code == 0
     out = capsys.readouterr().out
-    assert all(verb in out for verb in ("run", "launch", "bench", "warmup"))
+    assert all(verb in out for verb in ("run", "launch", "doctor", "bench", "warmup"))
 
 
 @pytest.mark.parametrize("argv", [[], ["lunch"], ["--nonsense"]])

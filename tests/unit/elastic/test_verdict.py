@@ -77,3 +77,16 @@ def test_any_report(tmp_path, report):
     assert not any_report(tmp_path)
     report(0, 1.0, 1)
     assert any_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_open"), [("DistTimeoutError", True), ("ValueError", False), ("SystemExit", False)]
+)
+def test_a_time_out_leaves_open_where_ranks_stood(tmp_path, report, kind, is_open):
+    report(0, 10.0, 1, kind)
+    assert judge(tmp_path, 1, hydra=False).is_open is is_open
+
+
+@pytest.mark.parametrize(("status", "is_open"), [(0, False), (137, True), (5, True)])
+def test_an_end_without_a_report_leaves_it_open(tmp_path, status, is_open):
+    assert judge(tmp_path, status, hydra=False).is_open is is_open
