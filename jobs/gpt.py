@@ -151,9 +151,7 @@ def finish(loop: train.Loop) -> None:
     with hd.no_grad():
         tokens = loop.state.model.eval().generate(loop.held_out.tokens[:PROMPT_TOKENS], SAMPLE_TOKENS, temperature=0.8)
     loop.progress.say(f"--- sample\n{readable(tokens, loop.state.model.config.vocab_size)}\n---")
-    with loop.comm.agreed():
-        if loop.comm.rank == 0:
-            draw(loop.folder)
+    hd.comm.on_one_rank(loop.comm, lambda: draw(loop.folder))
     val_loss = loop.validate() if np.isnan(loop.val_loss) else loop.val_loss  # there may have been no step left to take
     loop.progress.say(f"loss curve in {loop.folder}/loss.svg\nval_loss {val_loss:.4f}")
 

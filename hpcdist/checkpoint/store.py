@@ -13,6 +13,7 @@ from hpcdist.checkpoint.directory import committing, find, latest
 from hpcdist.checkpoint.entry import State, Value, stored
 from hpcdist.checkpoint.manifest import Manifest
 from hpcdist.checkpoint.names import check_names
+from hpcdist.comm.agreement import on_one_rank
 from hpcdist.errors import CheckpointError, explain
 
 if TYPE_CHECKING:
@@ -60,10 +61,8 @@ def save(folder: PathLike, state: State, *, step: int, comm: Communicator | None
     """
     if comm is None:
         _save(Path(folder), state, step)
-        return
-    with comm.agreed():
-        if comm.rank == 0:
-            _save(Path(folder), state, step)
+    else:
+        on_one_rank(comm, lambda: _save(Path(folder), state, step))
 
 
 def load(folder: PathLike, names: Iterable[str] | None = None, *, step: int | None = None) -> dict[str, Value]:

@@ -22,15 +22,13 @@ def on_one_rank(comm: Communicator, function: Callable[[], T], root: int = 0) ->
     Parameters
     ----------
     function : callable
-        What it returns, or raises, should be picklable.
+        What it returns must be picklable; an error that is not is raised as a RuntimeError with its name and message.
     root : int
         A rank of ``comm``.
     """
     value, error = _attempt(function) if comm.rank == root else (None, None)
     value, told = comm.broadcast_object((value, portable(error)), root)
-    if told is not None:
-        told.echo = comm.rank != root
-        raise told from error
+    raise_first(comm.rank, [told if rank == root else None for rank in range(comm.size)], error)
     return value
 
 
@@ -46,15 +44,28 @@ def on_every_rank(comm: Communicator, function: Callable[[], T]) -> list[T]:
 
 
 def raise_first(rank: int, errors: list[Exception | None], mine: Exception | None) -> None:
-    """Raise the error of the lowest rank that has one, saying which ranks failed if not all did; or do nothing."""
+    """Raise the error of the lowest rank that has one, saying which ranks failed if not all did; or do nothing.
+
+    Parameters
+    ----------
+    rank : int
+        This rank, which has the error ``mine``.
+    errors : list of exception or None
+        What each rank told of its error; see :func:`portable`.
+    """
     failed = [place for place, error in enumerate(errors) if error is not None]
     if not failed:
         return
-    first: Any = errors[failed[0]]
-    first.echo = rank > 0  # rank 0 of the group tells of it
-    if len(failed) < len(errors):
-        first.add_note(f"on rank {', '.join(map(str, failed))} of {len(errors)}")
-    raise first from mine
+    error: Any = errors[failed[0]]
+    own = rank == failed[0] and type(error) is type(mine)
+    error = mine if own else error  # of which this rank has the whole traceback
+    error.echo = rank != failed[0]  # the rank that failed tells of it
+    note = f"on rank {', '.join(map(str, failed))} of {len(errors)}"
+    if len(failed) < len(errors) and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
+    if own:
+        raise error
+    raise error from mine
 
 
 def portable(error: Exception | None) -> Exception | None:

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from hpcdist import checkpoint, config
 from hpcdist.comm import Communicator, flight_folder
+from hpcdist.comm.agreement import on_one_rank
 from hpcdist.errors import explain
 from hpcdist.train.metrics import Metrics
 
@@ -46,11 +47,7 @@ def open_folder(
     OSError
         If nothing can be written there; on every rank.
     """
-    found: tuple[Path, int | None] | None = None
-    with comm.agreed():
-        if comm.rank == 0:
-            found = _new(name, resume) if out is None else _given(Path(out), resume)
-    folder, step = comm.broadcast_object(found)
+    folder, step = on_one_rank(comm, lambda: _new(name, resume) if out is None else _given(Path(out), resume))
     flight_folder.enter(folder)
     return folder, step
 

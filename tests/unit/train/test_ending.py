@@ -24,12 +24,12 @@ def ends(num_ranks, error, *, shared=True):
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), FileNotFoundError("bad"), FloatingPointError("bad")])
-def test_rank_0_tells(error):
+def test_the_rank_that_failed_tells(error):
     first, second, third = ends(3, error)
     assert [type(end) for end in (first, second, third)] == [SystemExit] * 3
-    assert first.code == "job.py: bad"
-    assert (second.code, third.code) == (1, 1)
-    assert [end.echo for end in (first, second, third)] == [False, True, True]
+    assert third.code == "job.py: bad"
+    assert (first.code, second.code) == (1, 1)
+    assert [end.echo for end in (first, second, third)] == [True, True, False]
 
 
 def test_mistakes_in_the_program_pass():
