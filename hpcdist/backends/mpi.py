@@ -22,6 +22,11 @@ _NAMES = ("mpirun", "mpiexec", "mpirun.openmpi", "mpiexec.hydra")
 _ABI: dict[str, Family] = {".so.40": "openmpi", ".so.12": "mpich"}
 """How the name of a library ends: the number of its binary interface."""
 _TITLES: dict[Family, str] = {"openmpi": "Open MPI", "mpich": "MPICH"}
+_LACKS: tuple[tuple[Family, tuple[str, ...], str, str], ...] = (
+    ("openmpi", ("3.", "4."), "whole lines", "lines that ranks print at the same time may be mixed"),
+    ("mpich", ("",), "shared cores", "with more ranks than cores a blocking call of MPI's may take milliseconds"),
+)
+"""What a family cannot do, in versions that begin so: name and reason."""
 _QUESTION_S = 20
 _INSTALL = (
     'pip install "hpcdist[mpi]", or load the site\'s MPI so that its mpirun is in PATH; '
@@ -46,6 +51,14 @@ class Launcher:
     path: Path
     family: Family
     version: str
+
+    def lacks(self) -> dict[str, str]:
+        """Return what this MPI cannot do that others can, each with a reason: short names and sentences."""
+        return {
+            name: reason
+            for family, versions, name, reason in _LACKS
+            if family == self.family and self.version.startswith(versions)
+        }
 
 
 def find() -> Launcher:

@@ -37,9 +37,11 @@ def _mpi(as_json: bool) -> int:
     except LaunchError as error:
         print(json.dumps(found) if as_json else error)
         return 1
-    found["mpi"] = {"launcher": str(launcher.path), "family": launcher.family, "version": launcher.version}
+    said = {"launcher": str(launcher.path), "family": launcher.family, "version": launcher.version}
+    found["mpi"] = {**said, "lacks": launcher.lacks()}
     title = {"openmpi": "Open MPI", "mpich": "MPICH, or another one with hydra"}[launcher.family]
-    print(json.dumps(found) if as_json else f"MPI: {title} {launcher.version}, started by {launcher.path}")
+    lines = [f"MPI: {title} {launcher.version}, started by {launcher.path}", *launcher.lacks().values()]
+    print(json.dumps(found) if as_json else "\n".join(lines))
     return 0
 
 

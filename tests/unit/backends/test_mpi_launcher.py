@@ -22,6 +22,16 @@ def test_family_and_version_from_the_answer(answer, family, version):
     assert (found.family, found.version) == (family, version)
 
 
+@pytest.mark.parametrize(
+    ("answer", "lacks"),
+    [(OPEN_MPI, set()), (OPEN_MPI.replace("5.0.11", "4.1.4"), {"whole lines"}), (HYDRA, {"shared cores"})],
+)
+def test_what_an_mpi_cannot_do_has_a_reason(answer, lacks):
+    told = mpi.identify(Path("/x/mpirun"), answer).lacks()
+    assert set(told) == lacks
+    assert all(reason.endswith(("mixed", "milliseconds")) for reason in told.values())
+
+
 def test_other_programs_are_not_taken():
     assert mpi.identify(Path("/x/mpirun"), "srun: unknown option") is None
 
