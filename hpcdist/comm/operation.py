@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdist.comm.arguments import Terms
+from hpcdist.comm.label import label
 from hpcdist.errors import CollectiveMismatchError, DistBackendError, DistError, DistTimeoutError, explain
 
-__all__ = ["Operation", "call_site", "disagreement", "fingerprint"]
+__all__ = ["Operation", "call_site", "describe", "disagreement", "fingerprint", "signature"]
 
 _HERE = str(Path(__file__).parent)
 
@@ -24,7 +25,7 @@ def call_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}{label()}"
 
 
 class Operation(NamedTuple):
@@ -46,6 +47,8 @@ class Operation(NamedTuple):
         Who has to take part for it to end.
     site : str
         Where it was called, ``file:line``.
+    blocking : bool
+        Whether the blocking form of the verb was called, where that makes a difference.
     """
 
     verb: str
@@ -58,6 +61,7 @@ class Operation(NamedTuple):
     terms: Terms
     peers: str
     site: str
+    blocking: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -106,8 +110,18 @@ def fingerprint(operation: Operation) -> str:
     return _words(operation.verb, operation.terms)
 
 
-def disagreement(operations: Sequence[Operation]) -> str:
-    """Return the message that ranks called what does not fit together: a table of who called what, and where."""
-    rows = [f"rank {o.rank}: {fingerprint(o)}, call {o.number} of group {o.group!r}, at {o.site}" for o in operations]
+def signature(operation: Operation) -> str:
+    """Return the fingerprint, with the verb's name as it was called: ``i`` in front of the form that does not block."""
+    return fingerprint(operation) if operation.blocking else f"i{fingerprint(operation)}"
+
+
+def describe(operation: Operation) -> str:
+    """Return who called what, and where, as a row of a table."""
+    o = operation
+    return f"rank {o.rank}: {signature(o)}, call {o.number} of group {o.group!r}, at {o.site}"
+
+
+def disagreement(rows: Iterable[str]) -> str:
+    """Return the message that ranks called what does not fit together, with a table of what each called."""
     do = "call the same collectives with the same arguments in the same order on every rank"
     return explain("collective: ranks disagree", got=("\n" + " " * 11).join(rows), do=do)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from hpcdist.array import Array
-from hpcdist.comm.operation import Operation, disagreement, fingerprint
+from hpcdist.comm.operation import Operation, describe, disagreement, fingerprint
 from hpcdist.comm.work import Done, Work
 from hpcdist.errors import CollectiveMismatchError, DistNetworkError
 
@@ -77,7 +77,8 @@ class Meeting:
     def missing(self) -> list[int]:
         """Return the ranks that have not posted; raise if posts do not fit together."""
         if self.mismatch:
-            raise CollectiveMismatchError(disagreement([post.operation for _, post in sorted(self.posts.items())]))
+            rows = [describe(post.operation) for _, post in sorted(self.posts.items())]
+            raise CollectiveMismatchError(disagreement(rows))
         return [rank for rank in self.ranks if rank not in self.posts]
 
     def values(self) -> list[Any]:

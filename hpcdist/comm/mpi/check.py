@@ -1,29 +1,46 @@
 """Check mode: before anything is exchanged, ranks compare what they are about to do.
 
-A blocking verb waits for the comparison first. A non-blocking one posts it together with itself, so that posting stays
-non-blocking, and looks at it when it is tested or waited for.
+Every collective of a group is announced by one small exchange in a message space of its own: what is called, whether
+it blocks, what sizes go where, and the call site. As each call makes exactly one, in the order of calls, these always
+fit, whatever the calls are; a call that does not fit the others is not carried out on any rank, and raises on all.
+
+A collective that does not block is posted when its announcement has been answered, in the order of calls, by whoever
+waits for anything. So what MPI sees is the same on all ranks, in whatever order works are waited for.
 """
 
 from __future__ import annotations
 
+import struct
+import threading
 import zlib
-from collections.abc import Sequence
-from typing import TypeVar
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from mpi4py import MPI
 
 from hpcdist.array import Array
 from hpcdist.comm.mpi.plain import PlainCommunicator
-from hpcdist.comm.mpi.polling import poll
+from hpcdist.comm.mpi.polling import Late, background, poll
 from hpcdist.comm.mpi.verbs import Sizes
 from hpcdist.comm.mpi.work import MpiWork
-from hpcdist.comm.operation import Operation, disagreement, fingerprint
+from hpcdist.comm.operation import Operation, describe, disagreement, signature
 from hpcdist.comm.work import Work
-from hpcdist.errors import CollectiveMismatchError, explain
+from hpcdist.errors import CollectiveMismatchError, DistError
 
-__all__ = ["Checker", "Compared"]
+__all__ = ["TRIAL_CALLS", "Announced", "Checker", "Comparison", "balance", "fits"]
 
 T = TypeVar("T")
+
+TRIAL_CALLS = 32
+"""So many calls of a group are compared without check mode: a program that mismatches mostly does so early."""
+_UNLIMITED = ("split", "split_node", "dup")
+"""What follows in MPI has no time limit."""
+_RECORD_BYTES = 384
+_HEAD = struct.Struct("<IQH")  # checksum of the call, balance of its sizes, length of the text that follows
+_TEXT_BYTES = _RECORD_BYTES - _HEAD.size
+_WORD = 2**64
 
 
 class Checker:
@@ -33,97 +50,223 @@ class Checker:
     ----------
     side : PlainCommunicator
         The same ranks, with a message space that is used for nothing else.
+    always : bool
+        Whether to compare all calls, or only the first :data:`TRIAL_CALLS`.
     """
 
-    def __init__(self, side: PlainCommunicator) -> None:
-        self.side = side
+    def __init__(self, side: PlainCommunicator, *, always: bool) -> None:
+        self.side, self._always = side, always
+        self._waiting: deque[Announced[Any]] = deque()
+        self._lock = threading.RLock()
 
-    def before(self, operation: Operation, sizes: Sizes | None) -> None:
-        """Compare a blocking verb. Collective over the group.
+    def compares(self, operation: Operation) -> bool:
+        """Say whether a call is compared: alike on all ranks."""
+        return self._always or operation.number <= TRIAL_CALLS or operation.verb in _UNLIMITED
 
-        Raises
-        ------
-        CollectiveMismatchError
-            The same on every rank, with a table of who called what.
-        """
-        work, limit_s = self.post(operation), self.side.timeout_s
-        if not poll(work.progress, limit_s):
-            raise operation.timed_out(limit_s)
-        self.verify(operation, work)
-        if sizes is not None:
-            self.compare_sizes(operation, sizes)
+    def compare(self, operation: Operation, sizes: Sizes | None) -> Comparison:
+        """Tell the other ranks of a call. Collective over the group."""
+        return Comparison(self.side, operation, sizes)
 
-    def compare_sizes(self, operation: Operation, sizes: Sizes) -> None:
-        """Compare what each pair of ranks sends and expects; raise on every rank. Collective over the group."""
-        self.side.agree(_misfit(operation, self.exchange(sizes).wait(), sizes))
+    def concerns(self, operation: Operation) -> bool:
+        """Say whether a call that does not block has to be compared, or has to wait for one that is."""
+        return self.compares(operation) or bool(self._waiting)
 
-    def post(self, operation: Operation) -> MpiWork[Array]:
-        """Post the comparison of a verb. Collective over the group."""
-        word = zlib.crc32(f"{operation.number} {fingerprint(operation)}".encode())
-        work = self.side.iall_gather(np.array([word], np.uint32))
-        assert isinstance(work, MpiWork)
+    def announce(
+        self,
+        operation: Operation,
+        sizes: Sizes | None,
+        post: Callable[[], MpiWork[T]],
+        *,
+        ended: Callable[[bool], None],
+        late: Late,
+        limit_s: float,
+    ) -> Announced[T]:
+        """Tell the other ranks of a call, and have it posted when they have answered. Collective over the group."""
+        with self._lock:
+            comparison = self.compare(operation, sizes) if self.compares(operation) else None
+            work = Announced(self, operation, comparison, post, ended, late, limit_s)
+            self._waiting.append(work)
+            background.add(self.advance)
         return work
 
-    def verify(self, operation: Operation, work: MpiWork[Array]) -> None:
-        """Look at a finished comparison; if ranks differ, tell each other what they called. Collective then."""
-        words = work.wait()
-        if (words != words[0]).any():
-            raise CollectiveMismatchError(disagreement(self.side.all_gather_object(operation)))
+    def advance(self) -> None:
+        """Post what has been compared, in the order of calls. Never blocks."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            while self._waiting and self._waiting[0].settle():
+                self._waiting.popleft()
+            if not self._waiting:
+                background.discard(self.advance)
+        finally:
+            self._lock.release()
 
-    def exchange(self, sizes: Sizes) -> Work[list[Array]]:
-        """Post the exchange of what each pair of ranks sends and expects. Collective over the group."""
-        pairs = [np.array(pair, np.int64) for pair in zip(*sizes, strict=True)]
-        return self.side.iall_to_all(pairs, [(2,)] * self.side.size)
+    def flushed(self) -> bool:
+        """Post what has been compared; say whether nothing is left. Never blocks."""
+        self.advance()
+        return not self._waiting
 
 
-class Compared(Work[T]):
-    """A non-blocking verb and the comparison that goes with it."""
+class Comparison:
+    """What all ranks say of one call.
 
-    def __init__(self, checker: Checker, operation: Operation, work: MpiWork[T], sizes: Sizes | None) -> None:
-        self._checker, self._operation, self._work, self._sizes = checker, operation, work, sizes
-        self._comparison: MpiWork[Array] | None = checker.post(operation)
-        self._pairs = None if sizes is None else checker.exchange(sizes)
+    Parameters
+    ----------
+    side : PlainCommunicator
+    operation : Operation
+        What this rank calls.
+    sizes : tuple of two sequences, or None
+        Bytes that this rank sends to each rank, and expects from each, where only the two know.
+    """
+
+    def __init__(self, side: PlainCommunicator, operation: Operation, sizes: Sizes | None) -> None:
+        self._operation = operation
+        work = side.iall_gather(np.frombuffer(_record(operation, sizes), np.uint8))
+        assert isinstance(work, MpiWork)
+        self._work: MpiWork[Array] = work
+
+    def progress(self) -> bool:
+        """Let MPI work; say whether all ranks have told. Never blocks."""
+        return self._work.progress()
+
+    def error(self) -> DistError | None:
+        """Return what is wrong with the call, the same on every rank, when all have told."""
+        try:
+            told = self._work.wait().tobytes()
+        except DistError as e:
+            return e
+        records = [told[at : at + _RECORD_BYTES] for at in range(0, len(told), _RECORD_BYTES)]
+        heads = [_HEAD.unpack_from(record) for record in records]
+        if len({head[0] for head in heads}) == 1 and fits(head[1] for head in heads):
+            return None
+        rows = [r[_HEAD.size : _HEAD.size + head[2]].decode() for r, head in zip(records, heads, strict=True)]
+        return CollectiveMismatchError(disagreement(rows))
+
+    def wait(self, limit_s: float, late: Late | None) -> None:
+        """Wait until all have told; raise if calls differ."""
+        if not poll(self.progress, limit_s, late):
+            raise self._operation.timed_out(limit_s)
+        error = self.error()
+        if error is not None:
+            raise error
+
+
+class Announced(Work[T], Generic[T]):
+    """A collective that is posted when it is known to be the same on all ranks.
+
+    Parameters
+    ----------
+    checker : Checker
+    operation : Operation
+    comparison : Comparison or None
+        None: it needs none, and waits for those before it.
+    post : callable
+        Makes the calls.
+    ended : callable
+        Called with True if it fails before that.
+    late : callable
+        See :func:`hpcdist.comm.mpi.polling.poll`.
+    limit_s : float
+        Limit of waits.
+    """
+
+    def __init__(
+        self,
+        checker: Checker,
+        operation: Operation,
+        comparison: Comparison | None,
+        post: Callable[[], MpiWork[T]],
+        ended: Callable[[bool], None],
+        late: Late,
+        limit_s: float,
+    ) -> None:
+        self._checker, self._operation, self._comparison = checker, operation, comparison
+        self._ended, self._late, self._limit_s = ended, late, limit_s
+        self._post: Callable[[], MpiWork[T]] | None = post
+        self._work: MpiWork[T] | None = None
+        self._error: DistError | None = None
 
     def __repr__(self) -> str:
-        return repr(self._work)
+        return f"<Announced {self._operation}>" if self._work is None else repr(self._work)
+
+    def settle(self) -> bool:
+        """Post it if all ranks have told of it; say whether it is posted, or never will be. Never blocks."""
+        if self._comparison is not None and not self._comparison.progress():
+            return False
+        self._error = None if self._comparison is None else self._comparison.error()
+        post, self._post = self._post, None
+        if self._error is None and post is not None:
+            try:
+                self._work = post()
+            except MPI.Exception as e:
+                self._error = self._operation.failed(str(e))
+        if self._error is not None:
+            self._ended(True)
+        return True
 
     def progress(self) -> bool:
         """Let MPI work; say whether it is done, well or not. Never blocks."""
-        compared = self._comparison is None or self._comparison.progress()
-        return self._work.progress() and compared
+        self._checker.advance()
+        return self._error is not None or (self._work is not None and self._work.progress())
 
     def test(self) -> bool:
         """Make progress; say whether the work is done. Never blocks. Raises what went wrong, if something did."""
         done = self.progress()
-        if self._comparison is not None and self._comparison.progress():
-            self._verify(self._comparison)
-        return done and self._work.test()
+        if self._error is not None:
+            raise self._error
+        return done and self._work is not None and self._work.test()
 
     def wait(self, timeout_s: float | None = None) -> T:
         """Block until done and return the result; see :meth:`hpcdist.comm.work.Work.wait`."""
-        limit_s = self._checker.side.timeout_s if timeout_s is None else timeout_s
-        if self._comparison is not None:
-            if not poll(self._comparison.progress, limit_s, None):
-                raise self._operation.timed_out(limit_s)
-            self._verify(self._comparison)
-        value = self._work.wait(timeout_s)
+        limit_s = self._limit_s if timeout_s is None else timeout_s
+        if not poll(self.progress, limit_s, self._late):
+            raise self._operation.timed_out(limit_s)
+        if self._error is not None:
+            raise self._error
+        assert self._work is not None
+        value = self._work.wait(limit_s)
         self.source = self._work.source
         return value
 
-    def _verify(self, comparison: MpiWork[Array]) -> None:
-        self._checker.verify(self._operation, comparison)
-        self._comparison = None
-        if self._pairs is not None and self._sizes is not None:
-            error = _misfit(self._operation, self._pairs.wait(), self._sizes)
-            if error is not None:
-                raise error
+
+# ---- what is told
+def _record(operation: Operation, sizes: Sizes | None) -> bytes:
+    word = zlib.crc32(f"{operation.number} {signature(operation)}".encode())
+    brought = f"{operation.dtype} {operation.shape}" if operation.shape is not None else ""
+    sums = "" if sizes is None else f", brings {brought}, sends {list(sizes[0])}, expects {list(sizes[1])} bytes"
+    text = _shortened(describe(operation), sums)
+    return (_HEAD.pack(word, balance(operation.rank, sizes), len(text)) + text).ljust(_RECORD_BYTES, b"\0")
 
 
-def _misfit(operation: Operation, told: Sequence[Array], sizes: Sizes) -> CollectiveMismatchError | None:
-    """Return the error for the first pair of ranks of which one sends what the other does not expect."""
-    for rank, ((sends, expects), mine, wanted) in enumerate(zip(told, *sizes, strict=True)):
-        if int(sends) != wanted or int(expects) != mine:
-            got = f"rank {rank} sends {sends} and expects {expects} bytes; called at {operation.site}"
-            expected = f"rank {operation.rank} expects {wanted} and sends {mine} bytes"
-            return CollectiveMismatchError(explain(f"{operation}: sizes differ", got=got, expected=expected))
-    return None
+def _shortened(row: str, more: str) -> bytes:
+    """Return a row of the table that has room in a record: the call site is at its end."""
+    start, _, site = row.rpartition(", at ")
+    end = f", at {site[-120:]}"
+    middle = start + more
+    room = _TEXT_BYTES - len(end.encode())
+    if len(middle.encode()) > room:
+        middle = middle.encode()[: room - 3].decode(errors="ignore") + "..."
+    return (middle + end).encode()
+
+
+def balance(rank: int, sizes: Sizes | None) -> int:
+    """Return a number for what a rank sends and expects: over all ranks these add up to zero only if all fits."""
+    if sizes is None:
+        return 0
+    total = 0
+    for other, (sends, expects) in enumerate(zip(*sizes, strict=True)):
+        total += _mixed(rank, other, sends) - _mixed(other, rank, expects)
+    return total % _WORD
+
+
+def fits(balances: Any) -> bool:
+    """Say whether what ranks send is what others expect, from the balances of all of them."""
+    return int(sum(balances)) % _WORD == 0
+
+
+def _mixed(source: int, dest: int, num_bytes: int) -> int:
+    """Return a number that other triples hardly have."""
+    x = (source * 0x9E3779B97F4A7C15 + dest * 0xC2B2AE3D27D4EB4F + num_bytes * 0xD6E8FEB86659FD93 + 1) % _WORD
+    x = (x ^ x >> 31) * 0xBF58476D1CE4E5B9 % _WORD
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % _WORD
+    return x ^ x >> 31
