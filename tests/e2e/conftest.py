@@ -3,6 +3,8 @@
 import gpt_job
 import pytest
 
+from hpcdist.backends import mpi
+
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory):
@@ -24,3 +26,11 @@ def ran(tmp_path_factory, text):
         return said, out
 
     return get
+
+
+@pytest.fixture(scope="session")
+def whole_lines():
+    """Skip what needs lines of ranks unmixed, where the MPI mixes them."""
+    reason = mpi.find().lacks().get("whole lines")
+    if reason:
+        pytest.skip(reason)
