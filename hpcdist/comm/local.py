@@ -205,10 +205,17 @@ class LocalCommunicator(Communicator):
         def missing() -> list[int]:
             if receive.message is not None:
                 return []
-            return [rank for rank in range(self.size) if rank != self.rank] if source is None else [source]
+            return self._able_to_send() if source is None else [source]
 
         work = LocalWork(self.group, operation, missing, finish, self.timeout_s)
         return work
+
+    def _able_to_send(self) -> list[int]:
+        """Return the other ranks that have not ended well; all if none is left, and this one if it is alone."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        gone = self.group.world.gone
+        staying = [rank for rank in others if gone.get(self.group.members[rank], self) is not None]
+        return staying or others or [self.rank]
 
     # ---- objects and groups
     def all_gather_object(self, value: Any) -> list[Any]:

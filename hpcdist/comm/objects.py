@@ -186,7 +186,8 @@ def _sizes(frame: Array) -> list[int]:
 
 
 def _unpack(frame: Array, buffers: Sequence[Array]) -> Any:
-    return pickle.loads(memoryview(frame[(len(buffers) + 1) * _INT.itemsize :]), buffers=buffers)
+    data: Any = frame[(len(buffers) + 1) * _INT.itemsize :]
+    return pickle.loads(data, buffers=buffers)
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:

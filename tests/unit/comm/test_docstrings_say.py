@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hpcdist
+import hpcdist.comm as dist
 from hpcdist import checkpoint, nn, parallel, train
 from hpcdist.autograd import Tensor
 from hpcdist.comm import Communicator, DeviceMesh, DryCommunicator, init_device_mesh, on_every_rank, on_one_rank
@@ -132,6 +133,73 @@ CALLS |= of(
 )
 
 
+def within(call):
+    """Let the communicator be the default group."""
+
+    def called(comm):
+        with dist.using_group(comm):
+            call(comm)
+
+    return lambda comm: comm, called
+
+
+def coalesced(_):
+    with dist.coalescing_manager():
+        dist.all_reduce(ONES.copy())
+
+
+FOUR = [ONES.copy() for _ in range(4)]
+TORCH = {
+    "all_gather": lambda _: dist.all_gather(FOUR, ONES),
+    "all_gather_into_tensor": lambda _: dist.all_gather_into_tensor(np.empty((16, 2), "f4"), ONES),
+    "all_gather_object": lambda _: dist.all_gather_object([None] * 4, 1),
+    "all_gather_single": lambda _: dist.all_gather_single(np.empty((16, 2), "f4"), ONES),
+    "all_reduce": lambda _: dist.all_reduce(ONES.copy()),
+    "all_reduce_coalesced": lambda _: dist.all_reduce_coalesced([ONES.copy()]),
+    "all_to_all": lambda _: dist.all_to_all(FOUR, [ONES] * 4),
+    "all_to_all_single": lambda _: dist.all_to_all_single(ONES.copy(), ONES),
+    "barrier": lambda _: dist.barrier(),
+    "batch_isend_irecv": lambda _: dist.batch_isend_irecv([dist.P2POp(dist.isend, ONES, 1)]),
+    "broadcast": lambda _: dist.broadcast(ONES.copy(), 0),
+    "broadcast_object_list": lambda _: dist.broadcast_object_list([1], 2),
+    "coalescing_manager": coalesced,
+    "destroy_process_group": lambda _: dist.destroy_process_group(),
+    "gather": lambda _: dist.gather(ONES),
+    "gather_object": lambda _: dist.gather_object(1),
+    "irecv": lambda _: dist.irecv(ONES.copy(), 1),
+    "isend": lambda _: dist.isend(ONES, 1),
+    "new_group": lambda _: dist.new_group([0, 2]),
+    "new_subgroups": lambda _: dist.new_subgroups(),
+    "new_subgroups_by_enumeration": lambda _: dist.new_subgroups_by_enumeration([[0, 2], [1]]),
+    "recv": lambda _: dist.recv(ONES.copy(), 1),
+    "reduce": lambda _: dist.reduce(ONES.copy(), 0),
+    "reduce_scatter": lambda _: dist.reduce_scatter(ONES.copy(), FOUR),
+    "reduce_scatter_single": lambda _: dist.reduce_scatter_single(ONES[:1].copy(), ONES),
+    "reduce_scatter_tensor": lambda _: dist.reduce_scatter_tensor(ONES[:1].copy(), ONES),
+    "scatter": lambda _: dist.scatter(ONES.copy()),
+    "scatter_object_list": lambda _: dist.scatter_object_list([None], [1] * 4, 2),
+    "send": lambda _: dist.send(ONES, 1),
+    "send_object_list": lambda _: dist.send_object_list([1], 1),
+    "split_group": lambda _: dist.split_group(None, [[2, 0], [1]]),
+    "P2POp": lambda _: dist.P2POp(dist.isend, ONES, 1),
+    "get_backend": lambda _: dist.get_backend(),
+    "get_backend_config": lambda _: dist.get_backend_config(),
+    "get_global_rank": lambda _: dist.get_global_rank(None, 1),
+    "get_group_rank": lambda _: dist.get_group_rank(None, 1),
+    "get_node_local_rank": lambda _: dist.get_node_local_rank(),
+    "get_pg_count": lambda _: dist.get_pg_count(),
+    "get_process_group_ranks": lambda _: dist.get_process_group_ranks(None),
+    "get_rank": lambda _: dist.get_rank(),
+    "get_world_size": lambda _: dist.get_world_size(),
+    "is_initialized": lambda _: dist.is_initialized(),
+    "record_comm": lambda _: dist.record_comm("name").__enter__(),
+    "supports_complex": lambda _: dist.supports_complex("sum"),
+    "using_group": lambda comm: dist.using_group(comm).__enter__(),
+}
+CALLS["comm.init_process_group"] = (lambda comm: comm, lambda comm: dist.init_process_group(comm=comm))
+CALLS |= {f"comm.{name}": within(call) for name, call in TORCH.items()}
+
+
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Calls that need a folder, with whether they communicate."""
@@ -169,6 +237,19 @@ EXCLUDED = {
     "comm.HashStore": "shares memory, and holds no communicator",
     "comm.FileStore": "shares files, and holds no communicator",
     "comm.PrefixStore": "a part of another store",
+    "comm.monitored_barrier": "names who does not come, and nobody comes here: tests/torch_suite.py",
+    "comm.recv_object_list": "unpickles what nobody sends here: tests/torch_suite.py",
+    **dict.fromkeys(
+        ("comm.FileStore", "comm.HashStore", "comm.PrefixStore", "comm.Store"), "stores hold no communicator"
+    ),
+    **dict.fromkeys(("comm.Future", "comm.GroupMember", "comm.group", "comm.NonMember"), "ask, and never send"),
+    "comm.ProcessGroup": "the name of Communicator in PyTorch",
+    "comm.PremulSum": "a name with a number",
+    **dict.fromkeys(
+        (f"comm.{name}" for name in dist.__all__ if name.startswith("is_") or "debug" in name.lower()),
+        "asks the process, not a group",
+    ),
+    "comm.get_default_backend_for_device": "asks nobody",
     "comm.Work": "waits for what a verb posted",
     "comm.get_default": "makes the process's own group; what it calls, init, is here",
     "elastic": "starts processes; has no communicator before the job has",
