@@ -13,11 +13,18 @@ __all__ = ["Array", "is_array", "is_device", "namespace", "to_host"]
 
 Array: TypeAlias = npt.NDArray[Any]
 """A NumPy array, or a CuPy array, which has the same methods."""
+_HOST_KINDS = (1, 3)
+"""DLPack's numbers for host memory, page-locked or not."""
 
 
 def is_device(x: object) -> bool:
-    """Say whether ``x`` lives on a GPU (has ``__cuda_array_interface__``)."""
-    return hasattr(type(x), "__cuda_array_interface__")
+    """Say whether ``x`` lives on a GPU: its type has ``__cuda_array_interface__``, or DLPack says so."""
+    if isinstance(x, np.ndarray):
+        return False
+    kind = type(x)
+    if hasattr(kind, "__dlpack_device__"):
+        return x.__dlpack_device__()[0] not in _HOST_KINDS  # type: ignore[attr-defined]
+    return hasattr(kind, "__cuda_array_interface__")
 
 
 def is_array(x: object) -> bool:

@@ -7,10 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from hpcdist.errors import explain
 
 __all__ = ["Environment", "environment", "read"]
+
+Setting = Literal["auto", "on", "off"]
 
 MAX_COUNT = 2**31 - 1
 """Largest count that an MPI-3 call can express."""
@@ -32,6 +35,11 @@ class Environment:
         HPCDIST_ALLOW_SINGLETONS=1: do not object when each rank finds itself alone.
     check : bool
         HPCDIST_CHECK=1: ranks compare their calls before they communicate.
+    cuda_aware : str
+        HPCDIST_CUDA_AWARE: whether MPI is given pointers into a GPU's memory: ``"auto"`` (if it says that it takes
+        them), ``"on"`` or ``"off"``.
+    cuda_nonblocking_reductions : bool
+        HPCDIST_CUDA_NONBLOCKING_REDUCTIONS=1: such pointers are given to non-blocking reductions too.
     flight_dir : str or None
         HPCDIST_FLIGHT_DIR: folder of the flight recorder's files.
     late_s : float
@@ -45,6 +53,8 @@ class Environment:
     restart_count: int = 0
     allow_singletons: bool = False
     check: bool = False
+    cuda_aware: Setting = "auto"
+    cuda_nonblocking_reductions: bool = False
     flight_dir: str | None = None
     late_s: float = 10.0
     error_dir: str | None = None
@@ -71,6 +81,13 @@ def read(variables: Mapping[str, str]) -> Environment:
             raise ValueError(explain(f"environment variable {name}", got=repr(text), expected="seconds, above 0"))
         return float(text)
 
+    def setting(name: str) -> Setting:
+        text = variables.get(name) or "auto"
+        for known in get_args(Setting):
+            if text == known:
+                return known
+        raise ValueError(explain(f"environment variable {name}", got=repr(text), expected="auto, on or off"))
+
     def switch(name: str) -> bool:
         return variables.get(name, "") not in ("", "0")
 
@@ -81,6 +98,8 @@ def read(variables: Mapping[str, str]) -> Environment:
         restart_count=max(number("HPCDIST_RESTART_COUNT", 0, 0), number("SLURM_RESTART_COUNT", 0, 0)),
         allow_singletons=switch("HPCDIST_ALLOW_SINGLETONS"),
         check=switch("HPCDIST_CHECK"),
+        cuda_aware=setting("HPCDIST_CUDA_AWARE"),
+        cuda_nonblocking_reductions=switch("HPCDIST_CUDA_NONBLOCKING_REDUCTIONS"),
         flight_dir=variables.get("HPCDIST_FLIGHT_DIR") or None,
         late_s=seconds("HPCDIST_LATE_S", 10.0),
         error_dir=variables.get("HPCDIST_ERROR_DIR") or None,

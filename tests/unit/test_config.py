@@ -17,6 +17,8 @@ def test_all_variables():
             "HPCDIST_KERNELS_OFF": "gelu,softmax",
             "HPCDIST_RESTART_COUNT": "2",
             "HPCDIST_ALLOW_SINGLETONS": "1",
+            "HPCDIST_CUDA_AWARE": "off",
+            "HPCDIST_CUDA_NONBLOCKING_REDUCTIONS": "1",
             "HPCDIST_ERROR_DIR": "/somewhere",
             "HPCDIST_FLIGHT_DIR": "/elsewhere",
             "HPCDIST_LATE_S": "2.5",
@@ -27,6 +29,8 @@ def test_all_variables():
         kernels_off=("gelu", "softmax"),
         restart_count=2,
         allow_singletons=True,
+        cuda_aware="off",
+        cuda_nonblocking_reductions=True,
         error_dir="/somewhere",
         flight_dir="/elsewhere",
         late_s=2.5,
@@ -57,3 +61,8 @@ def test_off_means_off():
 def test_a_time_that_makes_no_sense_is_an_error(value):
     with pytest.raises(ValueError, match=r"HPCDIST_LATE_S[\s\S]*seconds, above 0"):
         config.read({"HPCDIST_LATE_S": value})
+
+
+def test_an_unknown_setting_is_an_error():
+    with pytest.raises(ValueError, match=r"HPCDIST_CUDA_AWARE\n  got      'yes'\n  expected auto, on or off"):
+        config.read({"HPCDIST_CUDA_AWARE": "yes"})

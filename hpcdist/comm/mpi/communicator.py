@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from mpi4py import MPI
 
 from hpcdist import config
 from hpcdist.array import Array
+from hpcdist.comm.debug import compares
 from hpcdist.comm.mpi import verbs
 from hpcdist.comm.mpi.attendance import attend
-from hpcdist.comm.mpi.check import Checker, Compared
+from hpcdist.comm.mpi.check import Checker
 from hpcdist.comm.mpi.crowding import crowded
+from hpcdist.comm.mpi.device import Cuda, agree_on_cuda
 from hpcdist.comm.mpi.gate import Gate, gate_bytes
 from hpcdist.comm.mpi.handle import duplicate
 from hpcdist.comm.mpi.plain import PlainCommunicator
+from hpcdist.comm.mpi.polling import poll
+from hpcdist.comm.mpi.rollcall import RollCall
 from hpcdist.comm.mpi.shared import node_name, share
 from hpcdist.comm.mpi.window import Window, WindowCalls, window_bytes
-from hpcdist.comm.mpi.work import MpiWork
-from hpcdist.comm.operation import Operation, disagreement
+from hpcdist.comm.mpi.work import MpiWork, sweep
+from hpcdist.comm.operation import Operation
 from hpcdist.comm.recorder import process_recorder
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Work
@@ -31,6 +36,7 @@ __all__ = ["MpiCommunicator"]
 T = TypeVar("T")
 
 _MESSAGES = ("send", "recv")
+_MOST_SHOWN = 4
 
 
 class MpiCommunicator(PlainCommunicator):
@@ -40,11 +46,15 @@ class MpiCommunicator(PlainCommunicator):
     memory, and then calls MPI's blocking form, which is faster; elsewhere it posts the non-blocking form and polls.
     Either way a wait has a time limit. A verb must be blocking on all ranks or on none.
 
+    Calls of different ranks that do not fit together are an error on all of them: with ``check`` always; else if they
+    block and the ranks are on one node, or are among the first 32 of the group, or leave ranks waiting for one another.
+    Others are undefined without ``check``, as they are in MPI.
+
     Parameters
     ----------
     handle : MPI.Intracomm
         Used for nothing else; see :meth:`adopt` for one that is.
-    name, timeout_s, reproducible, max_count
+    name, timeout_s, reproducible, max_count, cuda
         As for :class:`PlainCommunicator`.
     check : bool, optional
         Whether ranks compare their calls. Default: HPCDIST_CHECK.
@@ -52,6 +62,13 @@ class MpiCommunicator(PlainCommunicator):
         For every rank a number that ranks of its node share. Default: the ranks find out.
     direct : bool, optional
         Whether to use blocking calls where all ranks are on one node. Default: unless they share cores.
+    roll_call : RollCall, optional
+        Of the group that this one comes from. Default: a new one.
+
+    Raises
+    ------
+    CollectiveMismatchError
+        On every rank, if they do not give the same options.
     """
 
     def __init__(
@@ -62,20 +79,25 @@ class MpiCommunicator(PlainCommunicator):
         timeout_s: float = 1800.0,
         reproducible: bool = False,
         max_count: int | None = None,
+        cuda: Cuda = Cuda(),  # noqa: B008 (a tuple)
         check: bool | None = None,
         nodes: Sequence[int] | None = None,
         direct: bool | None = None,
+        roll_call: RollCall | None = None,
     ) -> None:
-        super().__init__(handle, name=name, timeout_s=timeout_s, reproducible=reproducible, max_count=max_count)
-        self.check = config.environment().check if check is None else check
-        self.nodes = self._find_nodes() if nodes is None else tuple(nodes)
+        common: dict[str, Any] = {"name": name, "timeout_s": timeout_s, "reproducible": reproducible}
+        super().__init__(handle, **common, max_count=max_count, cuda=cuda)
+        self.check = compares() if check is None else check
         self.direct = not crowded() if direct is None else direct
+        self.nodes = self._get_to_know() if nodes is None else tuple(nodes)
         self._recorder = process_recorder()
         self._members = attend(handle)
         self._blocking = WindowCalls(handle, self._open_window)
         self._gate = self._make_gate()
-        self._checker = Checker(self.plain()) if self.check and self.size > 1 else None
-        self._under_way = 0
+        self._checker = Checker(self.plain(), always=self.check) if self.size > 1 else None
+        self._roll_call = roll_call or RollCall(handle if self.size == 1 else duplicate(handle, timeout_s))
+        self._seat = self._roll_call.enroll(self, handle)
+        self._under_way: dict[int, Operation] = {}
 
     @classmethod
     def adopt(cls, host: MPI.Comm | int, *, timeout_s: float = 1800.0, **options: Any) -> Self:
@@ -94,8 +116,13 @@ class MpiCommunicator(PlainCommunicator):
         ------
         TypeError, ValueError
             If ``host`` is no communicator, null, or an inter-communicator.
+        LaunchError
+            If a CUDA-aware MPI is asked for (HPCDIST_CUDA_AWARE=on) and it is not.
         """
-        return cls(duplicate(host, timeout_s), timeout_s=timeout_s, **options)
+        handle = duplicate(host, timeout_s)
+        if "cuda" not in options:
+            options["cuda"] = agree_on_cuda(PlainCommunicator(handle, timeout_s=timeout_s))
+        return cls(handle, timeout_s=timeout_s, **options)
 
     def plain(self) -> PlainCommunicator:
         """Return the same ranks with a message space of their own, neither recorded nor compared.
@@ -107,9 +134,20 @@ class MpiCommunicator(PlainCommunicator):
     def _plain(self, handle: MPI.Intracomm) -> PlainCommunicator:
         return PlainCommunicator(handle, name=self.name, timeout_s=self.timeout_s, max_count=self.max_count)
 
-    def _find_nodes(self) -> tuple[int, ...]:
-        """Return for every rank the lowest rank on its node. Collective over the group."""
-        names = self._plain(self.handle).all_gather_object(node_name())
+    def _get_to_know(self) -> tuple[int, ...]:
+        """Return for every rank the lowest rank on its node; see that all have the same options.
+
+        Collective over the group.
+        """
+        options = f"check={self.check}, reproducible={self.reproducible}, max_count={self.max_count}"
+        plain = PlainCommunicator(self.handle, name=self.name, timeout_s=self.timeout_s, max_count=config.MAX_COUNT)
+        told = plain.all_gather_object((node_name(), options, self.direct))
+        self.direct = all(direct for _, _, direct in told)
+        if len({text for _, text, _ in told}) > 1:
+            rows = "\n           ".join(f"rank {rank}: {text}" for rank, (_, text, _) in enumerate(told))
+            do = "give the same options, and the same HPCDIST_ variables, to all ranks"
+            raise CollectiveMismatchError(explain(f"group {self.name!r}: options differ", got=rows, do=do))
+        names = [name for name, _, _ in told]
         return tuple(map(names.index, names))
 
     def _make_gate(self) -> Gate | None:
@@ -188,72 +226,121 @@ class MpiCommunicator(PlainCommunicator):
         DistError
             If operations are still under way.
         """
+        sweep()
+        if self._checker is not None:
+            self._checker.advance()
         if self._under_way:
             do = "wait for every work before the group is freed"
-            raise DistError(explain(f"free of group {self.name!r}: under way", got=self._under_way, expected=0, do=do))
+            got = ", ".join(f"{o.verb}, called at {o.site}" for o in list(self._under_way.values())[:_MOST_SHOWN])
+            what = f"free of group {self.name!r}: {len(self._under_way)} under way"
+            raise DistError(explain(what, got=got, expected="none", do=do))
         if self._checker is not None:
             self._checker.side.free()
         super().free()
 
     def _options(self, handle: MPI.Intracomm) -> dict[str, Any]:
         nodes = [self.nodes[place] for place in self._places(handle)]
-        return {**super()._options(handle), "check": self.check, "nodes": nodes, "direct": self.direct}
+        return {
+            **super()._options(handle),
+            "check": self.check,
+            "nodes": nodes,
+            "direct": self.direct,
+            "roll_call": self._roll_call,
+        }
+
+    # ---- what the roll call asks
+    @property
+    def num_collectives(self) -> Callable[[], int]:
+        """What returns how many collectives this rank has posted, also when the group is gone."""
+        return functools.partial(self._numbers.__getitem__, False)
+
+    def open_messages(self) -> list[tuple[str, int | None]]:
+        """Return the messages of this rank that are under way: "send" or "recv", and the other rank or None."""
+        return [(o.verb, o.terms[0]) for o in list(self._under_way.values()) if o.verb in _MESSAGES]  # type: ignore[misc]
 
     # ---- what the verbs are made of
+    def _meet(self, verb: str) -> None:
+        self._complete(verbs.meeting(self, verb, ()))
+
     def _start(self, plan: verbs.Plan[T]) -> Work[T]:
-        operation = self._operation(plan)
+        operation = self._operation(plan)._replace(blocking=False)
         if self.size == 1:
             return super()._post(plan, operation)
-        if plan.verb in _MESSAGES:
-            return self._post(plan, operation)
-        if self._gate is not None:
+        if self._gate is not None and plan.verb not in _MESSAGES:
             self._gate.post(operation.number)
-        work = self._post(plan, operation)
-        return work if self._checker is None else Compared(self._checker, operation, work, plan.sizes)
+        return self._launch(plan, operation)
+
+    def _launch(self, plan: verbs.Plan[T], operation: Operation) -> Work[T]:
+        """Post a verb, now or when it has been compared; record when it is done, and whether somebody waits for it."""
+        self._roll_call.callers.add(threading.get_ident())
+        ticket = self._recorder.begin(operation, self._members)
+        self._under_way[ticket] = operation
+
+        def ended(failed: bool) -> None:
+            self._under_way.pop(ticket, None)
+            self._recorder.end(ticket, failed=failed)
+
+        def late(elapsed_s: float) -> None:
+            self._recorder.wait(ticket, elapsed_s)
+            try:
+                self._ask(operation, elapsed_s)
+            except CollectiveMismatchError:
+                self._recorder.end(ticket, failed=True)
+                raise
+
+        def post() -> MpiWork[T]:
+            return self._work(plan, operation, plan.post(self._posting), ended=ended, late=late)
+
+        if self._checker is None or plan.verb in _MESSAGES or not self._checker.concerns(operation):
+            return post()
+        return self._checker.announce(operation, plan.sizes, post, ended=ended, late=late, limit_s=self.timeout_s)
 
     def _complete(self, plan: verbs.Plan[T]) -> T:
         """Carry out a collective: by blocking calls where all ranks have come."""
         operation = self._operation(plan)
         if self.size == 1:
             return super()._post(plan, operation).wait()
+        if self._gate is None and not plan.blocking:
+            return self._launch(plan, operation).wait()
+        self._roll_call.callers.add(threading.get_ident())
         ticket, failed = self._recorder.begin(operation, self._members, limit_s=self.timeout_s), True
         try:
-            value = self._meet(plan, operation)
+            self._assemble(plan, operation)
+            posted = plan.post(self._blocking)
+            value = self._work(plan, operation, posted).wait() if any(posted) else plan.finish()
             failed = False
         finally:
             self._recorder.end(ticket, failed=failed)
         return value
 
-    def _meet(self, plan: verbs.Plan[T], operation: Operation) -> T:
+    def _assemble(self, plan: verbs.Plan[Any], operation: Operation) -> None:
+        """Wait until all ranks have come to this call, and to those before it; raise on all if calls differ."""
+        late = functools.partial(self._ask, operation)
+        if self._checker is not None and (self.check or (self._gate is None and self._checker.compares(operation))):
+            self._compare(self._checker, plan, operation)
+        if self._gate is not None:
+            self._gate.enter(operation, self.timeout_s, late)
+        if self._checker is not None and not poll(self._checker.flushed, self.timeout_s, late):
+            raise operation.timed_out(self.timeout_s)
         if self._gate is None:
-            if self._checker is not None:
-                self._checker.before(operation, plan.sizes)
-            return super()._post(plan, operation).wait()
-        self._pass(self._gate, operation)
-        if self._checker is not None and plan.sizes is not None:
-            self._checker.compare_sizes(operation, plan.sizes)
-        posted = plan.post(self._blocking)
-        return super()._work(plan, operation, posted).wait() if any(posted) else plan.finish()
+            met = verbs.barrier(self).post(self._posting)  # has a time limit, which blocking calls have not
+            self._work(plan._replace(finish=_nothing), operation, met, late=late).wait()
 
-    def _pass(self, gate: Gate, operation: Operation) -> None:
-        """Wait until all ranks have come to this call; raise on all if it is not the same call on all."""
-        if gate.enter(operation, operation.number, self.timeout_s):
-            return
-        others = gate.posted(operation.number)
-        if others:
-            got = f"rank {', '.join(map(str, others))} posted call {operation.number} without blocking"
-            what, do = f"{operation}: ranks disagree", "use the blocking form on all ranks, or the non-blocking one"
-            raise CollectiveMismatchError(explain(what, got=f"{got}; called at {operation.site}", do=do))
-        raise CollectiveMismatchError(disagreement(self._plain(self.handle).all_gather_object(operation)))
+    def _compare(self, checker: Checker, plan: verbs.Plan[Any], operation: Operation) -> None:
+        comparison = checker.compare(operation, plan.sizes)
+        try:
+            comparison.wait(self.timeout_s, functools.partial(self._ask, operation))
+        except BaseException as e:
+            if self._gate is not None and not isinstance(e, CollectiveMismatchError):
+                self._gate.give_up()
+            raise
 
-    def _post(self, plan: verbs.Plan[T], operation: Operation) -> MpiWork[T]:
-        """Make the calls that do not block; record when they are done, and whether somebody waits for that."""
-        ticket = self._recorder.begin(operation, self._members)
-        self._under_way += 1
+    def _ask(self, operation: Operation, elapsed_s: float) -> None:
+        """Find out what keeps the others."""
+        if self._gate is not None and not operation.blocking and operation.verb not in _MESSAGES:
+            self._gate.check_posted(operation)
+        self._roll_call.late(self._seat, operation, elapsed_s)
 
-        def ended(failed: bool) -> None:
-            self._under_way -= 1
-            self._recorder.end(ticket, failed=failed)
 
-        late = functools.partial(self._recorder.wait, ticket)
-        return self._work(plan, operation, plan.post(self._posting), ended=ended, late=late)
+def _nothing() -> None:
+    pass

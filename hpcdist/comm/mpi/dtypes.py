@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from hpcdist.array import Array
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.reduction import accumulator, check_reduction
 
-__all__ = ["Reduction", "carrier", "raw", "reduction"]
+__all__ = ["Reduction", "carrier", "reduction"]
 
 _CARRIERS = {
     1: MPI.BYTE,
@@ -85,8 +84,3 @@ def reduction(dtype: np.dtype[Any], op: ReduceOp) -> Reduction:
     working = accumulator(dtype).newbyteorder("=")
     operation = (_LOGICAL if dtype.kind == "b" else _OPERATIONS)[op]
     return Reduction(working, _NUMBERS[f"{working.kind}{working.itemsize}"], operation)
-
-
-def raw(x: Array) -> Array:
-    """Return contiguous ``x`` as flat elements without a meaning, as :func:`carrier` moves them; no copy."""
-    return x.reshape(-1).view(np.dtype((np.void, x.itemsize)))

@@ -9,10 +9,11 @@ from mpi4py import MPI
 
 from hpcdist import config
 from hpcdist.array import Array
-from hpcdist.comm.communicator import Communicator
 from hpcdist.comm import arguments, objects
+from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.mpi import assembly, chunks, progress, verbs
 from hpcdist.comm.mpi.calls import Calls
+from hpcdist.comm.mpi.device import Cuda
 from hpcdist.comm.mpi.handle import duplicate
 from hpcdist.comm.mpi.work import MpiWork
 from hpcdist.comm.operation import Operation, call_site
@@ -42,9 +43,12 @@ class PlainCommunicator(Communicator):
         Read by strategies and optimizers.
     max_count : int, optional
         Elements in one message; larger ones are cut. Default: HPCDIST_MAX_COUNT.
+    cuda : Cuda
+        How device arrays are treated, alike on all ranks.
     """
 
     backend = "mpi"
+    check = False
 
     def __init__(
         self,
@@ -54,7 +58,9 @@ class PlainCommunicator(Communicator):
         timeout_s: float = 1800.0,
         reproducible: bool = False,
         max_count: int | None = None,
+        cuda: Cuda = Cuda(),  # noqa: B008 (a tuple)
     ) -> None:
+        self.cuda = cuda
         self.handle, self.name = handle, name
         self.rank, self.size = handle.Get_rank(), handle.Get_size()
         self.members: Sequence[int] = range(self.size)
@@ -164,7 +170,7 @@ class PlainCommunicator(Communicator):
         Collective over the group: ranks that want no part call it with ``color=None``.
         """
         arguments.check_split(color, key)
-        self.barrier()  # has a time limit, which MPI_Comm_split has not
+        self._meet("split")  # has a time limit, which MPI_Comm_split has not
         handle = self.handle.Split(MPI.UNDEFINED if color is None else color, key)
         return None if handle == MPI.COMM_NULL else self._derived(handle, f"{self.name}/{color}")
 
@@ -177,7 +183,7 @@ class PlainCommunicator(Communicator):
 
     def split_node(self) -> Self:
         """Return the group of ranks that share this rank's memory. Collective over the group."""
-        self.barrier()
+        self._meet("split_node")
         return self._derived(self.handle.Split_type(MPI.COMM_TYPE_SHARED, self.rank), f"{self.name}/node")
 
     def dup(self, *, check: bool | None = None) -> Self:  # noqa: ARG002 (subclasses can)
@@ -201,7 +207,12 @@ class PlainCommunicator(Communicator):
 
     def _options(self, handle: MPI.Intracomm) -> dict[str, Any]:  # noqa: ARG002 (subclasses need it)
         """Return what groups made of this one inherit."""
-        return {"timeout_s": self.timeout_s, "reproducible": self.reproducible, "max_count": self.max_count}
+        inherited = ("timeout_s", "reproducible", "max_count", "cuda")
+        return {name: getattr(self, name) for name in inherited}
+
+    def _meet(self, verb: str) -> None:
+        """Wait until all ranks are about to do ``verb``."""
+        self._start(verbs.meeting(self, verb, ())).wait()
 
     def _start(self, plan: verbs.Plan[T]) -> Work[T]:
         """Post a verb."""
@@ -222,5 +233,6 @@ class PlainCommunicator(Communicator):
 
     def _work(self, plan: verbs.Plan[T], operation: Operation, posted: chunks.Posted, **options: Any) -> MpiWork[T]:
         requests = [request for request in posted if request is not None]
-        options |= {"buffers": plan.buffers, "lengths": plan.lengths, "timeout_s": self.timeout_s}
+        options |= {"buffers": plan.buffers, "lengths": plan.lengths, "arrived": plan.arrived}
+        options |= {"timeout_s": self.timeout_s, "header": plan.header}
         return MpiWork(operation, requests, plan.finish, **options)

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mpi4py import MPI
 
 from hpcdist.array import Array
-from hpcdist.comm.mpi.polling import poll
+from hpcdist.comm.mpi.header import Header
+from hpcdist.comm.mpi.polling import Late, poll
 from hpcdist.comm.operation import Operation
 from hpcdist.comm.work import Work
 from hpcdist.errors import DistError
 
-__all__ = ["MpiWork"]
+__all__ = ["MpiWork", "sweep"]
 
 T = TypeVar("T")
 
-_abandoned: dict[int, tuple[MPI.Request, Sequence[Array]]] = {}
-"""Requests nobody waits for any more, by id, and the buffers that MPI may still read and write."""
+class _Remains(NamedTuple):
+    """Of a work nobody waits for any more: what MPI may still read and write."""
+
+    requests: list[MPI.Request]
+    buffers: Sequence[object]
+    ended: Callable[[bool], None] | None
+
+
+_abandoned: dict[int, _Remains] = {}
 
 
 class MpiWork(Work[T]):
@@ -41,8 +49,12 @@ class MpiWork(Work[T]):
         Bytes that the first requests, which are receives, must bring.
     ended : callable, optional
         Called once, with whether it failed, when all requests are done.
+    arrived : callable, optional
+        Called with the position of each request, in order, when it is done; it must not call MPI.
     late : callable, optional
-        Called when a wait lasts long; see :func:`hpcdist.comm.mpi.polling.poll`.
+        Called with the seconds waited when a wait lasts long; see :func:`hpcdist.comm.mpi.polling.poll`.
+    header : Header, optional
+        Comes with the first message.
 
     Notes
     -----
@@ -59,16 +71,19 @@ class MpiWork(Work[T]):
         timeout_s: float,
         lengths: Sequence[int] = (),
         ended: Callable[[bool], None] | None = None,
-        late: Callable[[float], None] | None = None,
+        arrived: Callable[[int], None] | None = None,
+        late: Late | None = None,
+        header: Header | None = None,
     ) -> None:
         self._operation, self._requests, self._lengths = operation, requests, lengths
-        self._buffers, self._ended, self._late = buffers, ended, late
+        self._buffers, self._ended, self._late, self._header = buffers, ended, late, header
+        self._arrived, self._num_arrived = arrived, 0
         self._statuses = [MPI.Status() for _ in requests] if lengths else None
         self._finish: Callable[[], T] | None = finish
         self._timeout_s = timeout_s
         self._error: DistError | None = None
         self._lock = threading.RLock()
-        _sweep()
+        sweep()
 
     def __repr__(self) -> str:
         return f"<MpiWork {self._operation}, {len(self._requests)} requests>"
@@ -77,23 +92,39 @@ class MpiWork(Work[T]):
         """Let MPI work; say whether it is done, well or not. Never blocks."""
         with self._lock:
             try:
-                if self._requests and not MPI.Request.Testall(self._requests, self._statuses):
+                if not self._all_done():
                     return False
                 self._check_lengths()
             except MPI.Exception as e:
                 self._error = self._explain(e)
-                self._abandon()
+                self._abandon(None)
             self._requests, self._buffers = [], ()
             if self._ended is not None:
                 self._ended(self._error is not None)
                 self._ended = None
             return True
 
+    def _all_done(self) -> bool:
+        if self._arrived is None:
+            return not self._requests or MPI.Request.Testall(self._requests, self._statuses)
+        for place in range(self._num_arrived, len(self._requests)):
+            if not self._requests[place].Test(self._statuses[place] if self._statuses else None):
+                return False
+            self._num_arrived = place + 1
+            self._arrived(place)
+        return True
+
     def _check_lengths(self) -> None:
         for status, length in zip(self._statuses or [], self._lengths, strict=False):
             got, self.source = status.Get_count(MPI.BYTE), status.Get_source()
             if got != length and self._error is None:
-                self._error = self._operation.mismatched(f"{got} bytes of {length} from rank {self.source}")
+                self._error = self._misfit(f"{got} bytes of {length} from rank {self.source}")
+        if self._error is None and self._lengths and self._header is not None and not self._header.fits():
+            self._error = self._misfit(f"a message from rank {self.source}")
+
+    def _misfit(self, reason: str) -> DistError:
+        told = "" if self._header is None else self._header.told()
+        return self._operation.mismatched(f"{reason}, which sent {told}" if told else reason)
 
     def test(self) -> bool:
         """Make progress; say whether the work is done. Never blocks. Raises what went wrong, if something did."""
@@ -123,22 +154,27 @@ class MpiWork(Work[T]):
         code = next((c for c in codes if c not in (MPI.SUCCESS, MPI.ERR_PENDING)), error.Get_error_code())
         reason = MPI.Get_error_string(code)
         if MPI.Get_error_class(code) == MPI.ERR_TRUNCATE:
-            return self._operation.mismatched(reason)
+            return self._misfit(reason)
         return self._operation.failed(reason)
 
-    def _abandon(self) -> None:
-        _abandoned.update({id(request): (request, self._buffers) for request in self._requests})
+    def _abandon(self, ended: Callable[[bool], None] | None) -> None:
+        if self._requests:
+            _abandoned[id(self._requests)] = _Remains(self._requests, (*self._buffers, self._header), ended)
 
     def __del__(self) -> None:
-        self._abandon()
+        self._abandon(self._ended)
 
 
-def _sweep() -> None:
-    """Forget abandoned requests that are over."""
-    for key, (request, _) in list(_abandoned.items()):
-        try:
-            over = request.Test()
-        except MPI.Exception:
-            over = True
-        if over:
-            _abandoned.pop(key, None)  # another thread may sweep too
+def sweep() -> None:
+    """Forget what was abandoned and is over."""
+    for key, (requests, _, ended) in list(_abandoned.items()):
+        requests[:] = filter(_pending, requests)
+        if not requests and _abandoned.pop(key, None) is not None and ended is not None:  # another thread may sweep too
+            ended(False)
+
+
+def _pending(request: MPI.Request) -> bool:
+    try:
+        return not request.Test()
+    except MPI.Exception:
+        return False
