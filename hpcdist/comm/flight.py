@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcdist.comm.members import members_of
-from hpcdist.comm.recorder import Entry, Ring, read
+from hpcdist.comm.recorder import NUM_RECORDS, Entry, Ring, read
 
 __all__ = ["SILENT_S", "Flight", "Wait", "is_message", "load"]
 
@@ -48,10 +48,11 @@ class Wait(NamedTuple):
         """The call, as the rank recorded that has waited longest."""
         return min(self.entries.values(), key=lambda entry: entry.start)
 
-    @property
-    def speaker(self) -> int:
-        """The rank that has waited longest."""
-        return min(self.entries, key=lambda rank: (self.entries[rank].start, rank))
+    def speaker(self, reach: int) -> int | None:
+        """Return the rank that has waited longest, of those that are among the first ``reach`` of their group."""
+        members = members_of(self.first.members)[:reach]
+        ranks = [rank for rank in self.entries if rank in members or not members]
+        return min(ranks, key=lambda rank: (self.entries[rank].start, rank), default=None)
 
     @property
     def verbs(self) -> dict[str, list[int]]:
@@ -145,17 +146,23 @@ class Flight:
             yield next((wait for wait in waits if wait.missing or len(wait.verbs) > 1), waits[0])
 
     def _wait(self, members: str, number: int, entries: dict[int, Entry]) -> Wait:
-        others, missing = {}, []
-        ranks = members_of(members) or list(self.rings)
-        for rank in ranks:
+        others: dict[int, Entry] = {}
+        missing: list[int] = []
+        unknown: list[int] = []
+        for rank in members_of(members) or list(self.rings):
             if rank in entries:
                 continue
-            calls = [entry for entry in self._of(rank, members) if entry.number >= number]
-            if calls and calls[0].number == number:
-                others[rank] = calls[0]
-            elif not calls and (rank in self.rings or members_of(members)):
-                missing.append(rank)
-        return Wait(entries, others, missing, min(entry.start for entry in entries.values()))
+            calls = self._of(rank, members)
+            reached = [entry for entry in calls if entry.number >= number]
+            if reached and reached[0].number == number:
+                others[rank] = reached[0]
+            elif not reached:
+                (missing if calls or self._is_complete(rank) else unknown).append(rank)
+        return Wait(entries, others, missing or unknown, min(entry.start for entry in entries.values()))
+
+    def _is_complete(self, rank: int) -> bool:
+        """Say whether all calls of a rank are known, and not only its last."""
+        return rank not in self.rings or not self.rings[rank].entries or self.rings[rank].entries[0].ticket == 1
 
     def _of(self, rank: int, members: str) -> list[Entry]:
         entries = self.rings[rank].entries if rank in self.rings else []
@@ -183,8 +190,13 @@ def _times(ring: Ring) -> Iterator[float]:
     yield from itertools.chain.from_iterable((entry.start, abs(entry.end)) for entry in ring.entries)
 
 
-def load(folder: str | os.PathLike[str]) -> Flight:
+def load(folder: str | os.PathLike[str], num_last: int = NUM_RECORDS) -> Flight:
     """Return what the ring files in ``folder`` say; those of an older job of another size are left out.
+
+    Parameters
+    ----------
+    num_last : int
+        How many calls of each rank are wanted.
 
     Raises
     ------
@@ -194,7 +206,7 @@ def load(folder: str | os.PathLike[str]) -> Flight:
     rings, homes = [], _homes(Path(folder))
     for path in (path for home in homes for path in sorted(home.glob("rank-*.flight"))):
         with suppress(OSError, ValueError):  # of a rank that has just begun, or moves it elsewhere
-            rings.append(read(path))
+            rings.append(read(path, num_last))
     size = max(rings, key=lambda ring: ring.time).size if rings else 0
     return Flight((ring for ring in rings if ring.size == size), folders=homes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import json
@@ -227,8 +228,13 @@ class Ring(NamedTuple):
     entries: list[Entry]
 
 
-def read(path: str | os.PathLike[str]) -> Ring:
+def read(path: str | os.PathLike[str], num_last: int = NUM_RECORDS) -> Ring:
     """Return what a ring file says.
+
+    Parameters
+    ----------
+    num_last : int
+        How many calls are wanted, up to the newest.
 
     Raises
     ------
@@ -237,21 +243,39 @@ def read(path: str | os.PathLike[str]) -> Ring:
     ValueError
         If it is no such file.
     """
-    data = Path(path).read_bytes()
-    if not data.startswith(_MAGIC) or len(data) < _NUM_BYTES:
-        raise ValueError(f"{path}: not a flight recorder's file")
-    about: dict[str, Any] = json.loads(data[_ABOUT_AT:_HEADER_BYTES].rstrip(b"\0"))
-    beat, ended = _LIFE.unpack_from(data, _LIFE_AT)
-    return Ring(**about, beat=beat, ended=ended, entries=sorted(_entries(data)))
+    with Path(path).open("rb") as file:
+        head = file.read(_HEADER_BYTES)
+        if not head.startswith(_MAGIC) or os.fstat(file.fileno()).st_size < _NUM_BYTES:
+            raise ValueError(f"{path}: not a flight recorder's file")
+        about: dict[str, Any] = json.loads(head[_ABOUT_AT:].rstrip(b"\0"))
+        beat, ended = _LIFE.unpack_from(head, _LIFE_AT)
+        places = [place % NUM_RECORDS for place in range(1 - num_last, 1)]
+        newest = _newest(file.fileno()) if num_last < NUM_RECORDS else 0
+        records = [_record(file.fileno(), (newest + place) % NUM_RECORDS) for place in places]
+    return Ring(**about, beat=beat, ended=ended, entries=sorted(_entries(records)))
 
 
-def _entries(data: bytes) -> Iterator[Entry]:
-    for at in range(_HEADER_BYTES, _NUM_BYTES, _RECORD_BYTES):
-        if not _TICKET.unpack_from(data, at)[0]:
-            continue
-        ticket, start, end, number, length, text = _RECORD.unpack_from(data, at)
+def _newest(descriptor: int) -> int:
+    """Return the place of the newest record: tickets rise from place 1 up to it, and are older behind it."""
+    (first,) = _TICKET.unpack_from(_record(descriptor, 1))
+    return (
+        bisect.bisect_left(range(2, NUM_RECORDS + 1), True, key=lambda place: _is_older(descriptor, place, first)) + 1
+    )
+
+
+def _is_older(descriptor: int, place: int, first: int) -> bool:
+    return bool(_TICKET.unpack_from(_record(descriptor, place % NUM_RECORDS))[0] < first + place - 1)
+
+
+def _record(descriptor: int, place: int) -> bytes:
+    return os.pread(descriptor, _RECORD_BYTES, _HEADER_BYTES + place * _RECORD_BYTES)
+
+
+def _entries(records: list[bytes]) -> Iterator[Entry]:
+    for data in records:
+        ticket, start, end, number, length, text = _RECORD.unpack(data)
         words = text[:length].decode(errors="replace").split("\t")
-        if len(words) == len(Entry._fields) - 4:  # a record may be torn by the death of its writer
+        if ticket and len(words) == len(Entry._fields) - 4:  # a record may be torn by the death of its writer
             yield Entry(ticket, start, end, number, *words)
 
 

@@ -2,8 +2,8 @@
 
 A Python handler runs in the main thread, and only between two steps of the interpreter. So the signal only wakes a
 thread (``signal.set_wakeup_fd``), which prints the rank, its calls under way, and the stacks of all threads. Where a
-thread holds Python's lock that one cannot run either: there ``faulthandler`` writes the stacks from within the signal,
-to ``stacks-R.txt`` beside the flight recorder's file, or to stderr if there is none.
+thread holds Python's lock that one cannot run either: there ``faulthandler`` writes the stack of the thread that gets
+the signal, which is the main one, to ``stacks-R.txt`` beside the flight recorder's file, or to stderr if there is none.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def move_beside(ring: Path | None) -> None:
         return
     file = None if ring is None else ring.with_name(f"stacks-{ring.stem.removeprefix('rank-')}.txt").open("ab")
     with suppress(OSError, ValueError, AttributeError):
-        faulthandler.register(_SIGNAL, file=sys.stderr if file is None else file, chain=True)
+        # not of all threads: one that ends in that moment would be followed into freed memory
+        faulthandler.register(_SIGNAL, file=sys.stderr if file is None else file, all_threads=False, chain=True)
     left, _Answer.file = _Answer.file, file
     if left is not None:
         left.close()
@@ -98,12 +99,11 @@ def _watch(reader: int) -> None:
 
 def report() -> None:
     """Print to stderr who this rank is, its calls under way, and the stacks of its threads, in one piece."""
-    lines = [f"{_Answer.who}: {_calls()}"]
-    if _Answer.file is not None:  # otherwise faulthandler has printed them
-        _Answer.file.write(f"{time.strftime('%F %T')} {lines[0]}\n\n".encode())
+    text = "\n".join([f"{_Answer.who}: {_calls()}", *_stacks(), ""])
+    if _Answer.file is not None:
+        _Answer.file.write(f"\n{time.strftime('%F %T')} {text}\n".encode())
         _Answer.file.flush()
-        lines += _stacks()
-    sys.stderr.write("\n".join([*lines, ""]))
+    sys.stderr.write(text)
     sys.stderr.flush()
 
 

@@ -27,6 +27,10 @@ __all__ = ["GRACE_S", "Watchdog", "own", "start"]
 GRACE_S = 5.0
 """How long after its time limit a call is given up that should have ended by itself."""
 _INTERVAL_S = 1.0
+_REACH = 8
+"""How many ranks of a group read the records of all others to report a call first; the square of it next, and so on."""
+_NUM_LAST = 100
+"""Calls of each rank that they read."""
 
 _log = logging.getLogger("hpcdist.comm")
 
@@ -59,7 +63,10 @@ class Watchdog:
         interval_s = min(_INTERVAL_S, self._late_s / 4)
         while True:
             time.sleep(interval_s)
-            self.look()
+            try:
+                self.look()
+            except Exception:  # in a thread it would end the job, which is not what a watchdog is for
+                _log.exception("rank %d of %d: the watchdog stumbled", self._rank, self._size)
 
     def look(self) -> None:
         """Report calls that are late; give up those that MPI does not return from."""
@@ -72,8 +79,10 @@ class Watchdog:
             if waited_s > call.limit_s + GRACE_S and self.end_job is not None:
                 self.end_job(self._given_up(call, self._describe(ticket, call, waited_s)))
             elif waited_s >= self._due.get(ticket, self._late_s):
-                self._due[ticket] = self._late_s * 2 ** (1 + math.floor(math.log2(waited_s / self._late_s)))
-                self._tell(self._describe(ticket, call, waited_s, unless_another_does=True))
+                doublings = math.floor(math.log2(waited_s / self._late_s))
+                self._due[ticket] = self._late_s * 2 ** (doublings + 1)
+                if call.operation.rank < _REACH ** (doublings + 1):
+                    self._tell(self._describe(ticket, call, waited_s, _REACH ** (doublings + 1)))
 
     def _flush_when_quiet(self) -> None:
         last = self._recorder.last
@@ -87,15 +96,15 @@ class Watchdog:
         if text and (self.end_job is not None or _log.hasHandlers()):
             _log.warning("rank %d of %d: %s", self._rank, self._size, text)
 
-    def _describe(self, ticket: int, call: Call, waited_s: float, *, unless_another_does: bool = False) -> str:
-        """Return what to say about a call; nothing if the rank that has waited longest says the same."""
+    def _describe(self, ticket: int, call: Call, waited_s: float, reach: int | None = None) -> str:
+        """Return what to say about a call; nothing if another of the first ``reach`` ranks says the same."""
         path = self._recorder.path
         with suppress(OSError):
-            merged = None if path is None else flight.load(path.parent)
+            merged = None if path is None else flight.load(path.parent, _NUM_LAST)
             wait = None if merged is None else merged.wait_of(self._rank, ticket)
             if merged is not None and wait is not None:
-                is_silent = unless_another_does and wait.speaker != self._rank
-                return "" if is_silent else sentence(merged, wait)
+                is_told = reach is not None and wait.speaker(reach) != self._rank
+                return "" if is_told else sentence(merged, wait)
         o = call.operation
         array = "" if o.shape is None else f"{o.dtype} {o.shape}, "
         what = f"{o.verb} no. {o.number} of group {o.group!r} ({array}{Path(o.site).name})"

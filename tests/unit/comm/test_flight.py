@@ -125,6 +125,14 @@ def test_the_oldest_call_somebody_is_missing_in_is_told():
     assert said.startswith("Rank 2 has not come to all_reduce no. 18")
 
 
+def test_a_rank_with_many_calls_since_is_not_missing_where_another_is():
+    busy = flight(WAITS, [DONE], WAITS, [call("barrier", n, 990.0, 991.0, members="3-4") for n in (1, 2)])
+    busy.rings[3].entries[:] = [entry._replace(ticket=entry.ticket + 500) for entry in busy.rings[3].entries]
+    assert paragraph(busy).startswith("Rank 1 has not come to all_reduce")
+    busy.rings[1].entries.append(call("all_reduce", 17, 970.0)._replace(ticket=2))
+    assert paragraph(busy).startswith("Rank 3 has not come to all_reduce")
+
+
 def test_two_groups_of_the_same_ranks_are_two():
     twin = [DONE, call("all_reduce", 17, 969.0, members="0-3#2")]
     said = paragraph(flight(WAITS, twin, twin, twin))

@@ -73,6 +73,17 @@ def test_the_last_thousand_are_kept_and_an_old_end_harms_no_new_record(recorder,
     assert all(entry.end == 0 for entry in entries)
 
 
+@pytest.mark.parametrize("made", [0, 1, 5, 998, 999, 1000, 1001, 1500, 2000, 2003])
+@pytest.mark.parametrize("wanted", [1, 7, 999])
+def test_the_newest_are_found_without_reading_all(recorder, tmp_path, made, wanted):
+    for number in range(made):
+        recorder.begin(operation(number), "0-2")
+    path = recorder.move_to(tmp_path, 0, 1)
+    entries = read(path).entries[-wanted:]
+    assert read(path, wanted).entries == entries
+    assert len(entries) == min(made, wanted)
+
+
 def test_long_words_are_cut_and_a_site_keeps_its_end(recorder, tmp_path):
     recorder.begin(operation(1, site="/far" * 100 + "/away.py:7"), "0-2")
     entry = read(recorder.move_to(tmp_path, 0, 1)).entries[0]

@@ -82,6 +82,34 @@ def test_the_missing_rank_is_named_from_its_file_by_the_one_that_has_waited_long
     assert "its last call was all_reduce no. 1 at job.py:12" in said
 
 
+def test_of_many_ranks_few_read_and_speak_first(clock, caplog):
+    dogs = [Watchdog(Recorder(), rank, 100, 10.0) for rank in range(100)]
+    for rank, dog in enumerate(dogs):
+        dog._recorder.begin(operation()._replace(rank=rank), "0-99", limit_s=100)
+    for seconds, told in ((11, 8), (21, 64), (41, 100)):
+        caplog.clear()
+        clock(seconds)
+        for dog in dogs:
+            dog.look()
+        assert len(caplog.records) == told
+
+
+def test_what_goes_wrong_in_it_harms_nobody(dog, monkeypatch, caplog):
+    looked = []
+
+    def look():
+        looked.append(1)
+        if len(looked) == 3:
+            raise SystemExit
+        raise KeyError("torn")
+
+    monkeypatch.setattr(dog, "look", look)
+    monkeypatch.setattr(watchdog.time, "sleep", lambda _: None)
+    with pytest.raises(SystemExit):
+        dog.run()
+    assert [record.getMessage() for record in caplog.records] == ["rank 0 of 2: the watchdog stumbled"] * 2
+
+
 def test_a_call_that_outlives_its_limit_ends_the_job_where_that_is_ours(dog, clock, caplog):
     dog._recorder.begin(operation(), "0-1", limit_s=30)
     looks(dog, clock, (34, 36))
