@@ -10,26 +10,25 @@ waits for anything. So what MPI sees is the same on all ranks, in whatever order
 
 from __future__ import annotations
 
-import struct
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from hpcdist.array import Array
+from hpcdist.comm.mpi import announcement
 from hpcdist.comm.mpi.plain import PlainCommunicator
 from hpcdist.comm.mpi.polling import Late, background, poll
 from hpcdist.comm.mpi.verbs import Sizes
 from hpcdist.comm.mpi.work import MpiWork
-from hpcdist.comm.operation import Operation, describe, disagreement, signature
+from hpcdist.comm.operation import Operation, disagreement
 from hpcdist.comm.work import Work
 from hpcdist.errors import CollectiveMismatchError, DistError
 
-__all__ = ["TRIAL_CALLS", "Announced", "Checker", "Comparison", "balance", "fits"]
+__all__ = ["TRIAL_CALLS", "Announced", "Checker", "Comparison"]
 
 T = TypeVar("T")
 
@@ -37,10 +36,6 @@ TRIAL_CALLS = 32
 """So many calls of a group are compared without check mode: a program that mismatches mostly does so early."""
 _UNLIMITED = ("split", "split_node", "dup")
 """What follows in MPI has no time limit."""
-_RECORD_BYTES = 384
-_HEAD = struct.Struct("<IQH")  # checksum of the call, balance of its sizes, length of the text that follows
-_TEXT_BYTES = _RECORD_BYTES - _HEAD.size
-_WORD = 2**64
 
 
 class Checker:
@@ -121,7 +116,7 @@ class Comparison:
 
     def __init__(self, side: PlainCommunicator, operation: Operation, sizes: Sizes | None) -> None:
         self._operation = operation
-        work = side.iall_gather(np.frombuffer(_record(operation, sizes), np.uint8))
+        work = side.iall_gather(np.frombuffer(announcement.record(operation, sizes), np.uint8))
         assert isinstance(work, MpiWork)
         self._work: MpiWork[Array] = work
 
@@ -135,12 +130,8 @@ class Comparison:
             told = self._work.wait().tobytes()
         except DistError as e:
             return e
-        records = [told[at : at + _RECORD_BYTES] for at in range(0, len(told), _RECORD_BYTES)]
-        heads = [_HEAD.unpack_from(record) for record in records]
-        if len({head[0] for head in heads}) == 1 and fits(head[1] for head in heads):
-            return None
-        rows = [r[_HEAD.size : _HEAD.size + head[2]].decode() for r, head in zip(records, heads, strict=True)]
-        return CollectiveMismatchError(disagreement(rows))
+        rows = announcement.differing(told)
+        return CollectiveMismatchError(disagreement(rows)) if rows else None
 
     def wait(self, limit_s: float, late: Late | None) -> None:
         """Wait until all have told; raise if calls differ."""
@@ -151,7 +142,7 @@ class Comparison:
             raise error
 
 
-class Announced(Work[T], Generic[T]):
+class Announced(Work[T]):
     """A collective that is posted when it is known to be the same on all ranks.
 
     Parameters
@@ -227,46 +218,3 @@ class Announced(Work[T], Generic[T]):
         value = self._work.wait(limit_s)
         self.source = self._work.source
         return value
-
-
-# ---- what is told
-def _record(operation: Operation, sizes: Sizes | None) -> bytes:
-    word = zlib.crc32(f"{operation.number} {signature(operation)}".encode())
-    brought = f"{operation.dtype} {operation.shape}" if operation.shape is not None else ""
-    sums = "" if sizes is None else f", brings {brought}, sends {list(sizes[0])}, expects {list(sizes[1])} bytes"
-    text = _shortened(describe(operation), sums)
-    return (_HEAD.pack(word, balance(operation.rank, sizes), len(text)) + text).ljust(_RECORD_BYTES, b"\0")
-
-
-def _shortened(row: str, more: str) -> bytes:
-    """Return a row of the table that has room in a record: the call site is at its end."""
-    start, _, site = row.rpartition(", at ")
-    end = f", at {site[-120:]}"
-    middle = start + more
-    room = _TEXT_BYTES - len(end.encode())
-    if len(middle.encode()) > room:
-        middle = middle.encode()[: room - 3].decode(errors="ignore") + "..."
-    return (middle + end).encode()
-
-
-def balance(rank: int, sizes: Sizes | None) -> int:
-    """Return a number for what a rank sends and expects: over all ranks these add up to zero only if all fits."""
-    if sizes is None:
-        return 0
-    total = 0
-    for other, (sends, expects) in enumerate(zip(*sizes, strict=True)):
-        total += _mixed(rank, other, sends) - _mixed(other, rank, expects)
-    return total % _WORD
-
-
-def fits(balances: Any) -> bool:
-    """Say whether what ranks send is what others expect, from the balances of all of them."""
-    return int(sum(balances)) % _WORD == 0
-
-
-def _mixed(source: int, dest: int, num_bytes: int) -> int:
-    """Return a number that other triples hardly have."""
-    x = (source * 0x9E3779B97F4A7C15 + dest * 0xC2B2AE3D27D4EB4F + num_bytes * 0xD6E8FEB86659FD93 + 1) % _WORD
-    x = (x ^ x >> 31) * 0xBF58476D1CE4E5B9 % _WORD
-    x = (x ^ x >> 27) * 0x94D049BB133111EB % _WORD
-    return x ^ x >> 31

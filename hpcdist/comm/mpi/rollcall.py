@@ -17,7 +17,6 @@ import hashlib
 import logging
 import pickle
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +26,11 @@ from typing import Any, NamedTuple, Protocol
 from mpi4py import MPI
 
 from hpcdist import config
+from hpcdist.comm.mpi.standstill import Statement, circle, stuck
 from hpcdist.comm.operation import Operation, describe, disagreement, signature
 from hpcdist.errors import CollectiveMismatchError, DistNetworkError, explain
 
-__all__ = ["RollCall", "Seat", "Statement", "circle"]
+__all__ = ["RollCall", "Seat"]
 
 _log = logging.getLogger("hpcdist.comm")
 
@@ -40,7 +40,6 @@ _ASK, _ANSWER, _VERDICT, _LEFT = range(4)
 _MOST_MEMBERS = 256
 """Of a group in a message, unless they are consecutive ranks."""
 _MOST_ROWS = 16
-_CONFIRM_S = 2.0
 
 
 class Group(Protocol):
@@ -69,55 +68,6 @@ class Seat(NamedTuple):
     members: Sequence[int]
 
 
-class Statement(NamedTuple):
-    """What a waiting rank says.
-
-    Attributes
-    ----------
-    rank, wait : int
-        Who waits, and which of its waits it is.
-    row : str
-        What it waits for, for the table.
-    verb : str
-    key, number, signature : str, int, str
-        Group, place and kind of the call it waits for; no key for a message.
-    awaited : sequence of int
-        The ranks that have to take part.
-    counts : dict of str to int
-        Collectives it has posted on each of its groups.
-    messages : list of tuple
-        Its messages under way: "send" or "recv", and the other rank, None for any.
-    alone : bool
-        Whether all calls of this rank come from one thread.
-    """
-
-    rank: int
-    wait: int
-    row: str
-    verb: str
-    key: str
-    number: int
-    signature: str
-    awaited: Sequence[int]
-    counts: dict[str, int]
-    messages: list[tuple[str, int | None]]
-    alone: bool
-
-    def waits_for(self, other: Statement) -> bool:
-        """Say whether this rank can only go on when ``other`` has made another call than the one it waits in."""
-        if other.rank not in self.awaited or not other.alone:
-            return False
-        if self.key:
-            return other.counts.get(self.key, self.number) < self.number
-        counterpart = "recv" if self.verb == "send" else "send"  # a long message may just take its time
-        return not any(verb == counterpart and peer in (None, self.rank) for verb, peer in other.messages)
-
-    def differs(self, other: Statement) -> bool:
-        """Say whether both wait in the same place of the same group, but not in the same call."""
-        same = self.key != "" and (self.key, self.number) == (other.key, other.number)
-        return same and self.signature != other.signature
-
-
 @dataclass
 class _Wait:
     """One wait of this rank."""
@@ -129,9 +79,8 @@ class _Wait:
     question: int = 0
     asked: set[int] = field(default_factory=set)
     answers: dict[int, Statement] = field(default_factory=dict)
-    suspects: dict[int, int] = field(default_factory=dict)
-    """Ranks of a circle that is to be confirmed, and the waits they were in."""
-    suspected_s: float = 0.0
+    before: dict[int, int] = field(default_factory=dict)
+    """Ranks that have answered an earlier question, and the waits they were in."""
 
 
 class RollCall:
@@ -237,6 +186,7 @@ class RollCall:
     def _ask(self, wait: _Wait, ranks: Sequence[int]) -> None:
         """Begin a new round of questions."""
         self._question += 1
+        wait.before |= {rank: answer.wait for rank, answer in wait.answers.items()}
         wait.question, wait.answers, wait.asked = self._question, {}, set()
         self._ask_also(wait, ranks)
 
@@ -255,8 +205,10 @@ class RollCall:
                 self._ask_also(wait, wait.answers[source].awaited)
             elif kind == _LEFT and number == wait.question:
                 self._miss(wait, source, *content)
-            elif kind == _VERDICT and number == wait.statement.wait:
-                raise CollectiveMismatchError(content)
+            elif kind == _VERDICT:
+                text, calls = content
+                if number == wait.statement.wait or (wait.statement.key, wait.statement.number) in calls:
+                    raise CollectiveMismatchError(text)
 
     def _miss(self, wait: _Wait, rank: int, how: str, made: dict[str, Any]) -> None:
         """Raise if this wait is for a call that a rank which has left has not made."""
@@ -277,21 +229,19 @@ class RollCall:
         if differing:
             self._end([mine, *(s for s in answers.values() if (s.key, s.number) == (mine.key, mine.number))])
         found = circle(mine, answers)
-        waits = {statement.rank: statement.wait for statement in found}
-        if found and waits == wait.suspects:
-            self._end(found)
-        now = time.monotonic()
-        if found or (wait.suspects and now - wait.suspected_s > _CONFIRM_S):
-            wait.suspects, wait.suspected_s = waits, now
-            self._ask(wait, [s.rank for s in found] or mine.awaited)
+        if found and all(s is mine or wait.before.get(s.rank) == s.wait for s in found):
+            self._end(stuck([mine, *answers.values()], found))
+        if found:
+            self._ask(wait, list(wait.asked))
 
     def _end(self, statements: list[Statement]) -> None:
         """Tell all who have a part in it that it can never end, and raise."""
-        statements = sorted(statements)
-        text = disagreement(statement.row for statement in statements)
-        for statement in statements:
-            if statement.rank != self._rank:
-                self._send(statement.rank, (_VERDICT, statement.wait, text))
+        text = disagreement(statement.row for statement in sorted(statements))
+        calls = {(s.key, s.number) for s in statements if s.key}
+        waits = {s.rank: s.wait for s in statements}
+        for rank in waits.keys() | {rank for s in statements for rank in s.awaited}:
+            if rank != self._rank:
+                self._send(rank, (_VERDICT, waits.get(rank, 0), (text, calls)))
         raise CollectiveMismatchError(text)
 
     # ---- messages
@@ -306,24 +256,6 @@ class RollCall:
             buffer = bytearray(status.Get_count(MPI.BYTE))
             message.Recv([buffer, MPI.BYTE])
             yield status.Get_source(), pickle.loads(buffer)
-
-
-def circle(mine: Statement, answers: dict[int, Statement]) -> list[Statement]:
-    """Return ranks that wait for one another in a circle which ``mine`` is in; nothing if there is none known."""
-    came_from: dict[int, Statement] = {}
-    front = [mine]
-    while front:
-        statement = front.pop(0)
-        if statement is not mine and statement.waits_for(mine):
-            path = [statement]
-            while path[-1] is not mine:
-                path.append(came_from[path[-1].rank])
-            return path
-        for other in answers.values():
-            if other.rank not in came_from and statement.waits_for(other):
-                came_from[other.rank] = statement
-                front.append(other)
-    return []
 
 
 def _short(members: tuple[int, ...]) -> Sequence[int]:
