@@ -224,6 +224,8 @@ def _terms(verb: str, x: Array, op: Op) -> tuple[Array, ReduceOp]:
 
 
 def _op(verb: str, op: ReduceOp | str) -> ReduceOp:
+    if isinstance(op, ReduceOp):
+        return op
     try:
         return ReduceOp(op.lower())
     except (ValueError, AttributeError):

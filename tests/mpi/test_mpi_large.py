@@ -40,3 +40,11 @@ def test_gathering_and_exchanging_uneven_parts(world, x):
     shapes = [(N if source == (world.rank - 1) % world.size else 0,) for source in range(world.size)]
     received = world.all_to_all(parts, shapes)
     assert received[world.rank - 1][-1] == (world.rank - 1) % world.size + 3
+
+
+def test_objects(world, x):
+    """Pickled beside, not within: the array is not copied into the pickle."""
+    root = world.size - 1
+    told = world.broadcast_object({"x": x} if world.rank == root else None, root)
+    assert told["x"][-1] == root + 3
+    assert told["x"][2**31 - 2 : 2**31 + 1].tolist() == [5, 6, 7]

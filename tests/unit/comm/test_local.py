@@ -263,3 +263,28 @@ def test_nothing_is_kept_of_what_is_done():
         return len(comm.group.meetings)
 
     assert run(2, main) == [0, 0]
+
+
+# ---- messages from any rank
+def test_any_source_waits_for_those_who_are_still_there():
+    def main(comm):
+        if comm.rank == 0:
+            work = comm.irecv(np.zeros(1))
+            while 1 not in comm.group.world.gone:
+                time.sleep(0.001)
+            return work.wait().tolist(), work.source
+        if comm.rank == 2:
+            time.sleep(0.05)
+            comm.send(np.ones(1), 0)
+        return None
+
+    assert run(3, main)[0] == ([1.0], 2)
+
+
+def test_any_source_fails_when_all_have_ended():
+    def main(comm):
+        if comm.rank == 0:
+            comm.recv(np.zeros(1))
+
+    with pytest.raises(DistError, match="has ended without taking part"):
+        run(3, main)

@@ -1,5 +1,6 @@
 """PyTorch's functions on threads: the bodies of tests/torch_suite.py; and what needs no other rank."""
 
+import numpy as np
 import pytest
 import torch_suite
 
@@ -26,6 +27,35 @@ def body(comm, check):
 @pytest.mark.parametrize("check", torch_suite.CHECKS)
 def test_torch_names(check, size):
     run(size, body, check)
+
+
+def test_a_list_travels_as_one_message_a_dtype():
+    def main(comm):
+        before = comm.counts.copy()
+        dist.all_reduce_coalesced([np.ones(3), np.ones(4, "f4"), np.ones((2, 2))], group=comm)
+        with dist.coalescing_manager(comm):
+            for _ in range(5):
+                dist.all_reduce(np.ones(2), group=comm)
+        return comm.counts - before
+
+    assert run(2, main) == [{"all_reduce": 3}] * 2
+
+
+def test_objects_go_only_where_they_are_wanted():
+    """What every rank gets to know is small, whatever the objects' sizes."""
+    value = np.zeros(1_000_000, np.uint8)
+
+    def main(comm):
+        dist.gather_object(value, [None] * 3 if comm.rank == 1 else None, 1, comm)
+        dist.scatter_object_list([None], [value] * 3 if comm.rank == 1 else None, 1, comm)
+        small = sum(n for verb, n in comm.payload_bytes.items() if verb not in ("gather", "scatter"))
+        return (
+            small < 1000,
+            comm.payload_bytes["gather"] < 1.01 * value.size,
+            comm.payload_bytes["scatter"] > value.size,
+        )
+
+    assert run(3, main) == [(True, True, rank == 1) for rank in range(3)]
 
 
 def test_init_makes_the_default_of_a_thread_that_is_a_rank():
