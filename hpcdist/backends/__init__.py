@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcdist.backends import blas, cpu, flags, mpi, numba
+    from hpcdist.backends import blas, cpu, cuda, flags, mpi, numba
 
-__all__ = ["blas", "cpu", "flags", "mpi", "numba"]
+__all__ = ["blas", "cpu", "cuda", "flags", "mpi", "numba"]
 
 
 def __getattr__(name: str) -> Any:

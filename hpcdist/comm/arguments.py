@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hpcdist.array import Array
+from hpcdist.array import Array, is_device, namespace
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.reduction import check_reduction
 from hpcdist.errors import explain
@@ -166,7 +166,8 @@ def check_fits(verb: str, name: str, x: Array, shape: Sequence[int], dtype: np.d
 
 def check_apart(verb: str, out: Array, x: Array) -> None:
     """Refuse a result that lies in the argument's memory."""
-    if isinstance(out, np.ndarray) and isinstance(x, np.ndarray) and np.may_share_memory(out, x):
+    on_host = isinstance(out, np.ndarray) and isinstance(x, np.ndarray)
+    if np.may_share_memory(out, x) if on_host else is_device(out) and namespace(out, x).may_share_memory(out, x):
         raise ValueError(explain(f"{verb}: out", got="memory of x", expected="an array of its own"))
 
 

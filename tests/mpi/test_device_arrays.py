@@ -152,9 +152,17 @@ def on(*ways):
 every_way = on(*WAYS)
 
 
-@on(*(way for way in WAYS if way != "aware"))
+@on("staged", "staged, direct, cut at 10", "aware, direct, checked, cut at 10")
 @pytest.mark.parametrize("check", CHECKS)
 def test_verbs(card, comm, check):
+    getattr(comm_suite, f"check_{check}")(OnDevice(comm, card.cupy))
+
+
+@on("aware", "aware, also non-blocking reductions")
+@pytest.mark.parametrize(
+    "check", ["all_reduce_layouts", "reduce_scatter_dims_and_sizes", "reduce", "works_end_in_any_order"]
+)
+def test_verbs_that_reduce(card, comm, check):
     getattr(comm_suite, f"check_{check}")(OnDevice(comm, card.cupy))
 
 
@@ -162,9 +170,9 @@ def test_verbs(card, comm, check):
 def test_sum_of_an_array_still_being_filled_b08(card, comm):
     """Case B08: filled by a kernel on a stream that is not the default one, and not waited for."""
     for repeat in range(10):
-        x = card.cupy.empty((500,), np.dtype("f4"))
+        x = card.cupy.empty((100,), np.dtype("f4"))
         with card.cupy.cuda.Stream(non_blocking=True):
-            x[...] = np.full(500, comm.rank + repeat, "f4")
+            x[...] = np.full(100, comm.rank + repeat, "f4")
             total = comm.all_reduce(x)
         expected = sum(rank + repeat for rank in range(comm.size))
         assert set(read(card.cupy, total)) == {expected}
@@ -265,6 +273,14 @@ def test_host_and_device_arrays_are_not_mixed(card, world):
     ):
         with pytest.raises(TypeError, match="host and device arrays are mixed"):
             call()
+
+
+def test_results_lie_apart_from_arguments(card, world):
+    x = card.cupy.asarray(np.ones(3 * world.size))
+    with pytest.raises(ValueError, match="all_gather: out\n  got      memory of x"):
+        world.all_gather(x[:3], out=x)
+    with pytest.raises(ValueError, match="reduce_scatter: out\n  got      memory of x"):
+        world.reduce_scatter(x, out=x[:3])
 
 
 @pytest.mark.parametrize("direct", [False, True])
