@@ -7,7 +7,11 @@ when it is first used, so that ``import hpcdist`` works on a login node.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+from hpcdist.comm import exits as _exits
+from hpcdist.comm.launched import launched as _launched
 
 if TYPE_CHECKING:
     from hpcdist import (
@@ -79,6 +83,10 @@ _HOMES = {
     **dict.fromkeys(_FUNCTIONS, "hpcdist.autograd.functions"),
     **dict.fromkeys(_ARRANGEMENT, "hpcdist.autograd.arrangement"),
 }
+
+
+if _launched(os.environ) is not None:  # a rank of a job, which has to end as this one does
+    _exits.listen()
 
 
 def __getattr__(name: str) -> Any:

@@ -68,22 +68,60 @@ if comm.rank == 1:
         raise KeyboardInterrupt
     if mode == "bare":
         raise SystemExit(3)
+    if mode == "at once":
+        os._exit(5)
     if mode == "builtin":
         exit(3)
     if mode == "message":
         sys.exit("sorry-7")
-    if mode == "early":
+    if mode in ("early", "message lost"):
         sys.exit(0)
+if mode == "message lost" and comm.rank == 0:
+    comm.recv(np.ones(1), 1)
+if mode == "last word":
+    for _ in range(40):
+        comm.barrier()
+    time.sleep(3 if comm.rank == 0 else 0)
 if mode != "slow":
-    comm.barrier()
+    comm.ireduce(np.ones(1), 2).wait() if mode == "last word" else comm.barrier()
 print("the end", flush=True)
+"""
+MAIN = """
+import sys
+from sys import exit as leave
+
+if sys.argv[1] != "late":
+    import hpcdist
+
+def main():
+    import hpcdist
+    comm = hpcdist.init(timeout_s=600)
+    if comm.rank == 1:
+        return 3
+    comm.barrier()
+
+if __name__ == "__main__":
+    if sys.argv[1] == "from":
+        leave(main())
+    sys.exit(main())
+"""
+HOST = """
+import sys
+from mpi4py import MPI
+import hpcdist
+
+comm = hpcdist.init(MPI.COMM_WORLD, timeout_s=2, abort_on_error=sys.argv[1] == "abort")
+if comm.rank == 1:
+    raise ValueError("boom-41")
+comm.barrier()
 """
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory):
-    path = tmp_path_factory.mktemp("failures") / "script.py"
-    path.write_text(SCRIPT)
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("failures")
+    for name, text in (("script", SCRIPT), ("main", MAIN), ("host", HOST)):
+        (path / f"{name}.py").write_text(text)
     return path
 
 
@@ -93,14 +131,24 @@ def mpirun():
     return command.argv[:-1]
 
 
-@pytest.fixture(params=[[], ["-m", "mpi4py"]], ids=["python", "python -m mpi4py"])
-def start(request, mpirun, script):
-    """Run the script on three ranks; return exit code, output and seconds."""
+LAUNCH = ["-m", "hpcdist", "launch", "-n", "3"]
+WAYS = {"python": [], "python -m mpi4py": ["-m", "mpi4py"], "hpcdist launch": LAUNCH}
+UNDER_MPIRUN = list(WAYS)[:2]
+SEEN = list(WAYS)[1:]
+"""Ways in which somebody sees how the program ends."""
 
-    def run(mode, **variables):
-        start = time.monotonic()
-        code, output = finish([*mpirun, sys.executable, *request.param, str(script), mode], variables)
-        return code, output, time.monotonic() - start
+
+@pytest.fixture(params=WAYS)
+def start(request, mpirun, folder):
+    """Run a script on three ranks; return exit code, output and seconds."""
+
+    def run(mode, script="script", **variables):
+        way = WAYS[request.param]
+        first = [] if way is LAUNCH else mpirun
+        begin = time.monotonic()
+        code, output = finish([*first, sys.executable, *way, str(folder / f"{script}.py"), mode], variables)
+        lines = [line for line in output.splitlines(True) if not line.startswith("hpcdist launch: ")]
+        return code, "".join(lines), time.monotonic() - begin
 
     return run
 
@@ -161,12 +209,82 @@ def test_exit_of_one_rank_ends_all(start, mode, status, text):
     assert "the end" not in output
 
 
-@pytest.mark.parametrize("start", [["-m", "mpi4py"]], indirect=True, ids=["python -m mpi4py"])
-def test_exit_that_only_mpi4py_sees_ends_all(start):
+@pytest.mark.parametrize("start", SEEN, indirect=True)
+def test_exit_that_no_hook_sees_ends_all(start):
     code, output, _ = start("bare")
     assert code == 3
     assert "rank 1 of 3" in output
     assert "the end" not in output
+
+
+@pytest.mark.parametrize("start", ["python"], indirect=True)
+def test_exit_that_nobody_sees_ends_all(start):
+    """Whoever waits for the rank finds out that it has left; its code Python keeps to itself."""
+    code, output, seconds = start("bare")
+    assert code == 1
+    assert output.count("Traceback (most recent call last)") == 1
+    assert "DistNetworkError: barrier on rank 0 of 3 of group 'world': rank 1 of the job has left it" in output
+    assert "it left by SystemExit, with an exit code that Python keeps to itself" in output
+    assert "the end" not in output
+    assert seconds < LIMIT_S
+
+
+def test_exit_with_what_main_returns(start):
+    code, output, _ = start("early", script="main")
+    assert code == 3
+    assert "rank 1 of 3" in output
+
+
+@pytest.mark.parametrize("start", ["python", "hpcdist launch"], indirect=True)
+@pytest.mark.parametrize("mode", ["from", "late"])
+def test_exit_that_was_looked_up_before(start, request, mode):
+    code, output, _ = start(mode, script="main", HPCDIST_LATE_S="2")
+    assert code == (1 if request.node.callspec.params["start"] == "python" else 3)
+    assert "rank 1 of" in output
+
+
+def test_rank_that_vanishes_ends_all(start):
+    code, output, _ = start("at once")
+    assert code == 5
+    assert "the end" not in output
+
+
+@pytest.mark.parametrize("start", ["python", "hpcdist launch"], indirect=True)
+@pytest.mark.parametrize("mode", ["early", "message lost"])
+def test_rank_that_ends_well_before_others_are_done_with_it(start, mode):
+    code, output, _ = start(mode, HPCDIST_LATE_S="2")
+    assert code == 1
+    assert "of the job has left it without taking part" in output
+    assert "rank 1 of the job" in output
+    assert "script.py" in output
+
+
+@pytest.mark.usefixtures("whole_lines")
+@pytest.mark.parametrize("start", ["python"], indirect=True)
+def test_rank_that_has_done_its_part_may_end(start):
+    """The root of a reduction still waits for a slow rank when another one has left: that is no error."""
+    code, output, _ = start("last word", HPCDIST_LATE_S="0.5")
+    assert (code, output.count("the end\n")) == (0, 3)
+    assert "reduce of float64 (1,) on rank 2 of 3 of group 'world': has waited" in output
+    assert "has left" not in output
+
+
+@pytest.mark.parametrize("start", ["python"], indirect=True)
+def test_errors_on_a_communicator_of_the_host_propagate(start):
+    code, output, seconds = start("propagate", script="host")
+    assert code == 1
+    assert output.count("ValueError: boom-41") == 1
+    assert "not done within 2 s" in output
+    assert seconds > 2
+
+
+def test_errors_on_a_communicator_of_the_host_end_the_job_if_it_wants_so(start):
+    code, output, _ = start("abort", script="host")
+    assert code == 1
+    assert output.count("Traceback (most recent call last)") == 1
+    assert output.count("ValueError: boom-41") == 1
+    assert "rank 1 of 3" in output
+    assert "DistTimeoutError" not in output
 
 
 def test_agreed_error_is_told_once(start):
@@ -177,6 +295,7 @@ def test_agreed_error_is_told_once(start):
     assert "on rank 1 of 3" in output
 
 
+@pytest.mark.usefixtures("whole_lines")
 @pytest.mark.parametrize("mode", ["ok", "caught", "slow"])
 def test_normal_end_waits_for_all_and_is_quiet(start, mode):
     code, output, seconds = start(mode)
@@ -204,6 +323,7 @@ def test_rank_that_leaves_too_early_is_noticed_at_the_limit(start):
     assert seconds > 2
 
 
+@pytest.mark.parametrize("start", UNDER_MPIRUN, indirect=True)
 def test_report_for_the_launcher(start, tmp_path):
     code, output, _ = start("raise", HPCDIST_ERROR_DIR=str(tmp_path))
     assert code == 1
