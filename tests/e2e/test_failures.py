@@ -15,6 +15,8 @@ from hpcdist.elastic.command import Site, compose
 from hpcdist.elastic.job import Job
 
 LIMIT_S = 15
+KILLED = 9
+"""MPICH's launcher may return this, of the ranks that it ends because one has failed."""
 SCRIPT = """
 import os, sys, threading, time
 import numpy as np
@@ -245,7 +247,7 @@ def test_exit_that_was_looked_up_before(start, request, mode):
 
 def test_rank_that_vanishes_ends_all(start):
     code, output, _ = start("at once")
-    assert code == 5
+    assert code in (5, KILLED)
     assert "the end" not in output
 
 
@@ -253,7 +255,7 @@ def test_rank_that_vanishes_ends_all(start):
 @pytest.mark.parametrize("mode", ["early", "message lost"])
 def test_rank_that_ends_well_before_others_are_done_with_it(start, mode):
     code, output, _ = start(mode, HPCDIST_LATE_S="2")
-    assert code == 1
+    assert code in (1, KILLED)
     assert "of the job has left it without taking part" in output
     assert "rank 1 of the job" in output
     assert "script.py" in output

@@ -151,6 +151,35 @@ def test_chapters_come_and_go(tmp_path):
     assert plus(writer) == 45
 
 
+def test_processes_in_short_chapters(tmp_path):
+    body = """
+from pathlib import Path
+from hpcdist.comm.contents import Change
+from hpcdist.comm.journal import Journal
+
+journal = Journal(Path(sys.argv[1]), changes=4, kept_s=5)
+for _ in range(40):
+    print(int(journal.make(Change("add", "n", (b"1",)))))
+"""
+    got = [int(word) for output in outputs([start(tmp_path, body) for _ in range(3)]) for word in output.split()]
+    assert sorted(got) == list(range(1, 121))  # each number once: no change was lost, or made twice
+
+
+def test_a_chapter_that_was_cleared_away_cannot_be_begun_again(tmp_path):
+    """Not even by one who was at its edge all the time, and still finds the last change before it."""
+    writer, idle = Journal(tmp_path, changes=4, kept_s=-60), Journal(tmp_path, changes=4, kept_s=-60)
+    assert [plus(idle) for _ in range(3)] == [1, 2, 3]
+    assert plus(writer) == 4
+    last = tmp_path / "00000000.0003"
+    data = last.read_bytes()
+    for _ in range(20):
+        plus(writer)
+    assert not last.exists()
+    last.write_bytes(data)
+    assert (plus(idle), plus(writer)) == (25, 26)
+    assert (tmp_path / "00000001.base").stat().st_size == 0
+
+
 def test_chapters_are_kept_a_while(tmp_path):
     writer, idle = Journal(tmp_path, changes=4), Journal(tmp_path, changes=4)
     for _ in range(20):
