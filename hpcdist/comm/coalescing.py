@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -14,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcdist.array import Array, namespace
-from hpcdist.comm.addressing import GroupLike, member
+from hpcdist.comm.addressing import GroupLike, check_device, member
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.future import Pending
 from hpcdist.comm.reduce_op import ReduceOp
@@ -42,13 +40,31 @@ class Part(NamedTuple):
     out: Array
 
 
-@dataclass
 class Coalesced:
-    """What is under way when a block of :func:`coalescing_manager` has ended."""
+    """A block of :func:`coalescing_manager`, and what is under way when it has ended.
 
-    comm: Communicator
-    parts: list[Part] = field(default_factory=list)
-    works: list[Pending] = field(default_factory=list)
+    Attributes
+    ----------
+    comm : Communicator
+    parts : list of Part
+        What was called in the block.
+    works : list of Pending
+        What was posted at its end.
+    """
+
+    def __init__(self, comm: Communicator, async_ops: bool) -> None:
+        self.comm, self._async_ops = comm, async_ops
+        self.parts: list[Part] = []
+        self.works: list[Pending] = []
+
+    def __enter__(self) -> Coalesced:
+        self._token = _open.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        _open.reset(self._token)
+        if kind is None:
+            self.works += carry_out(self.comm, self.parts, self._async_ops)
 
     def wait(self, timeout: float | timedelta | None = None) -> bool:
         """Block until all are done; return True."""
@@ -58,24 +74,21 @@ class Coalesced:
 _open: ContextVar[Coalesced | None] = ContextVar("coalesced", default=None)
 
 
-@contextmanager
 def coalescing_manager(
     group: GroupLike = None,
-    device: object = None,  # noqa: ARG001 (an array knows where it is)
+    device: object = None,
     async_ops: bool = False,
-) -> Iterator[Coalesced]:
-    """Collect the calls of all_reduce, all_gather_into_tensor and reduce_scatter_tensor on ``group`` in this block.
+) -> Coalesced:
+    """Collect the calls of all_reduce, all_gather_into_tensor and reduce_scatter_tensor on ``group`` in a block.
 
     Collective over ``group``, at the end of the block: arrays of one dtype, verb and reduction travel in one message.
-    Results are there after the block, or, with ``async_ops``, when what it gave has been waited for.
+    Results are there after the block, or, with ``async_ops``, when what it gave has been waited for::
+
+        with coalescing_manager() as several:
+            ...
     """
-    batch = Coalesced(member("coalescing_manager", group))
-    token = _open.set(batch)
-    try:
-        yield batch
-    finally:
-        _open.reset(token)
-    batch.works += carry_out(batch.comm, batch.parts, async_ops)
+    check_device("coalescing_manager", device)
+    return Coalesced(member("coalescing_manager", group), async_ops)
 
 
 def collecting(verb: str, comm: Communicator, async_op: bool) -> Coalesced | None:

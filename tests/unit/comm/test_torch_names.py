@@ -41,6 +41,22 @@ def test_a_list_travels_as_one_message_a_dtype():
     assert run(2, main) == [{"all_reduce": 3}] * 2
 
 
+def test_a_block_that_fails_sends_nothing_and_one_that_does_not_fit_is_shown_at_the_caller():
+    def main(comm):
+        with pytest.raises(KeyError), dist.coalescing_manager(comm):
+            all_reduce_and_look_up(comm)
+        assert not comm.counts
+        shown = r"test_torch_names\.py:\d+"
+        with pytest.raises(dist.CollectiveMismatchError, match=shown), dist.coalescing_manager(comm):
+            dist.all_reduce(np.ones(2 + comm.rank), group=comm)
+
+    def all_reduce_and_look_up(comm):
+        dist.all_reduce(np.ones(2), group=comm)
+        return {}["lost"]
+
+    run(2, main)
+
+
 def test_objects_go_only_where_they_are_wanted():
     """What every rank gets to know is small, whatever the objects' sizes."""
     value = np.zeros(1_000_000, np.uint8)
