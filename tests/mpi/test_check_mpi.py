@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcdist import config
-from hpcdist.comm import CollectiveMismatchError, DistTimeoutError, ReduceOp
+from hpcdist.comm import CollectiveMismatchError, DistTimeoutError, ReduceOp, init
 from hpcdist.comm.mpi import check, shared
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 from hpcdist.errors import DistError
@@ -252,6 +252,15 @@ def test_options_differ(world):
             assert f"rank {rank}: check=" in text
 
 
+def test_check_is_an_argument_of_init(world, monkeypatch):
+    monkeypatch.setattr(init, "_default", None)
+    comm = init.init(MPI.COMM_WORLD, check=True, timeout_s=20)
+    assert comm.check
+    assert comm.split(0).check
+    assert not comm.dup(check=False).check
+    assert "dup(check=True)" in refused(lambda: init.init(comm, check=comm.rank == 0, timeout_s=20))
+
+
 def test_without_check_and_gate_later_calls_are_not_compared(world):
     """And cost nothing: after the first calls nothing is exchanged beside them."""
     comm = adopt(check=False, direct=False)
@@ -385,10 +394,12 @@ def test_a_slow_rank_is_named_and_waited_for(waiting, hasty, caplog):
             if comm.rank == 0:
                 time.sleep(0.8)
             assert comm.all_reduce(np.ones(1)) == comm.size
-        if comm.rank:
-            assert "all_reduce of float64 (1,)" in caplog.text
-            assert "has not come, is busy outside hpcdist, or stopped: rank 0" in caplog.text
-            caplog.clear()
+        said = [record.getMessage() for record in caplog.records if "stopped" in record.getMessage()]
+        caplog.clear()
+        assert bool(said) == (comm.rank == 1), "one of those that wait speaks for all"
+        for text in said:
+            assert "all_reduce of float64 (1,) on rank 1" in text
+            assert "has not come, is busy outside hpcdist, or stopped: rank 0" in text
 
 
 def test_a_rank_with_several_threads_is_given_the_benefit_of_the_doubt(world, hasty):

@@ -212,7 +212,9 @@ class MpiCommunicator(PlainCommunicator):
     # ---- groups
     def dup(self, *, check: bool | None = None) -> Self:
         """Return the same ranks with a message space of their own; see the base class. Collective over the group."""
-        before, self.check = self.check, self.check if check is None else check
+        before, wanted = self.check, self.check if check is None else check
+        self._complete(verbs.meeting(self, "dup", (f"check={wanted}",)))
+        self.check = wanted
         try:
             return super().dup()
         finally:

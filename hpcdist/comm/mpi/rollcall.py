@@ -181,7 +181,8 @@ class RollCall:
         self._judge(wait)
         if elapsed_s >= wait.next_log_s:
             wait.next_log_s *= 2
-            _log.warning("%s", _report(wait, elapsed_s))
+            if all(self._rank < rank for rank in wait.answers):  # one of those that wait speaks for all
+                _log.warning("%s", _report(wait, elapsed_s))
 
     def _ask(self, wait: _Wait, ranks: Sequence[int]) -> None:
         """Begin a new round of questions."""
