@@ -179,6 +179,18 @@ def test_sum_of_an_array_still_being_filled_b08(card, comm):
 
 
 @every_way
+def test_results_may_be_read_on_any_stream(card, comm):
+    """The mean, in half precision and into strided memory, takes work on the card after MPI is done."""
+    with card.cupy.cuda.Stream(non_blocking=True):
+        x, out = card.cupy.asarray(np.full(6, comm.rank, "f2")), card.cupy.asarray(np.zeros(12, "f2"))[::2]
+        assert comm.all_reduce(x, ReduceOp.AVG, out=out) is out
+        work = comm.iall_gather(x)
+    expected = np.full(6, (comm.size - 1) / 2, "f2")
+    assert np.array_equal(read(card.cupy, out), expected)
+    assert np.array_equal(read(card.cupy, work.wait()), np.repeat(np.arange(comm.size), 6))
+
+
+@every_way
 def test_array_filled_on_a_stream_that_is_not_current(card, comm):
     x = card.cupy.empty((100,), np.dtype("f8"))
     with card.cupy.cuda.Stream(non_blocking=True):
