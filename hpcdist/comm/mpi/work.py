@@ -19,6 +19,7 @@ __all__ = ["MpiWork", "sweep"]
 
 T = TypeVar("T")
 
+
 class _Remains(NamedTuple):
     """Of a work nobody waits for any more: what MPI may still read and write."""
 
