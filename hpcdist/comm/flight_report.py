@@ -38,7 +38,10 @@ def sentence(flight: Flight, wait: Wait) -> str:
     if wait.missing:
         return _missing(flight, wait)
     who, have = _ranks(wait.entries), _have(wait.entries)
-    return f"All have come to {_call(wait.first)}, in which {who} {have} been for {_for(flight, wait)}."
+    gone_on = [f"; {_whereabouts(flight, rank, alone=False)}" for rank in sorted(wait.others)[:_MOST_RANKS]]
+    return (
+        f"All have come to {_call(wait.first)}, in which {who} {have} been for {_for(flight, wait)}{''.join(gone_on)}."
+    )
 
 
 def _missing(flight: Flight, wait: Wait) -> str:

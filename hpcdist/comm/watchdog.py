@@ -22,7 +22,7 @@ from hpcdist.comm.flight_report import sentence
 from hpcdist.comm.recorder import Call, Recorder, process_recorder
 from hpcdist.errors import DistTimeoutError, explain
 
-__all__ = ["GRACE_S", "Watchdog", "own", "start"]
+__all__ = ["GRACE_S", "Watchdog", "own", "remark", "start"]
 
 GRACE_S = 5.0
 """How long after its time limit a call is given up that should have ended by itself."""
@@ -57,6 +57,7 @@ class Watchdog:
         self.end_job: Callable[[BaseException], object] | None = None
         self._due: dict[int, float] = {}
         self._seen = self._flushed = 0
+        self._remarked = -math.inf
 
     def run(self) -> None:
         """Look, again and again."""
@@ -84,6 +85,12 @@ class Watchdog:
                 if call.operation.rank < _REACH ** (doublings + 1):
                     self._tell(self._describe(ticket, call, waited_s, _REACH ** (doublings + 1)))
 
+    def remark(self, text: str) -> None:
+        """Pass on what a wait has found out by itself; where there are files, those say more."""
+        if self._recorder.path is None:
+            self._remarked = time.monotonic()
+            self._tell(text)
+
     def _flush_when_quiet(self) -> None:
         last = self._recorder.last
         if last == self._seen != self._flushed:
@@ -105,6 +112,8 @@ class Watchdog:
             if merged is not None and wait is not None:
                 is_told = reach is not None and wait.speaker(reach) != self._rank
                 return "" if is_told else sentence(merged, wait)
+        if reach is not None and time.monotonic() - self._remarked < self._late_s:
+            return ""
         o = call.operation
         array = "" if o.shape is None else f"{o.dtype} {o.shape}, "
         what = f"{o.verb} no. {o.number} of group {o.group!r} ({array}{Path(o.site).name})"
@@ -117,6 +126,12 @@ class Watchdog:
 
 
 _started: list[Watchdog] = []
+
+
+def remark(text: str) -> None:
+    """Let the watchdog, which knows whether anybody wants to hear it, pass on what a wait has found out by itself."""
+    for watchdog in _started:
+        watchdog.remark(text)
 
 
 def start(rank: int, size: int) -> None:

@@ -32,12 +32,14 @@ if mode == "out":
     print(sorted(path.name for path in (folder / "flight").iterdir()) if comm.rank == 0 else "", flush=True)
     comm.barrier()
 if last:
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:  # what others need of this rank, to end their first call
+        MPI.COMM_WORLD.Iprobe()
     if mode == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     if mode == "delay":
         time.sleep(1.5)
     if mode in ("kill", "out"):
-        time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
     if mode == "early":
         sys.exit(0)
@@ -62,8 +64,14 @@ if mode == "signal":
         MPI.COMM_WORLD.Barrier()
 if mode == "signal and the lock" and comm.rank == 0:
     import ctypes
-    signal_main(signal.SIGUSR2, 0.5)
-    ctypes.PyDLL(None).sleep(2)
+    libc = ctypes.PyDLL(None)
+    child = os.fork()
+    if child == 0:
+        time.sleep(1)
+        os.kill(os.getppid(), signal.SIGUSR2)
+        os._exit(0)
+    libc.sleep(3)
+    os.waitpid(child, 0)
 if mode == "child" and comm.rank == 0:
     child = os.fork()
     if child == 0:
@@ -125,14 +133,15 @@ def warnings(err):
 def test_a_rank_that_is_stopped_is_named_while_others_wait_and_when_they_give_up(start, tmp_path):
     code, _, err = start("stop", LIMIT="2.5", HPCDIST_FLIGHT_DIR=str(tmp_path / "flight"))
     assert code == 1
-    first, second, report = warnings(err)
+    assert len(warnings(err)) >= 2, err
+    first, *more, report = warnings(err)
     assert first.partition(": ")[0] in ("rank 0 of 3", "rank 1 of 3")
     assert "have waited for 1." in first
-    assert "have waited for 2." in second
+    assert all("have waited for 2." in text for text in more)
     assert LAST in first
     assert first.endswith("and its process is stopped.")
     assert "DistTimeoutError: all_reduce of float32 (1024,)" in err
-    assert report.startswith("Rank 2 has not come")
+    assert report.startswith("Rank 2 has not come"), err
     assert err.splitlines()[-1] == f"hpcdist doctor --flight {tmp_path}/flight shows the last calls"
 
 
@@ -241,7 +250,7 @@ def test_a_signal_while_a_thread_holds_the_lock_leaves_stacks(start, tmp_path):
     assert code == 0
     stacks = (tmp_path / "flight" / "stacks-0.txt").read_text()
     assert "most recent call first" in stacks
-    assert f'job.py", line {line("    ctypes.PyDLL(None).sleep(2)").partition(":")[2]}' in stacks
+    assert f'job.py", line {line("    libc.sleep(3)").partition(":")[2]}' in stacks
 
 
 def test_a_forked_child_has_neither_the_ring_nor_the_signal(start, tmp_path):

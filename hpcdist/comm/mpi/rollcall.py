@@ -14,7 +14,6 @@ space of their own, and are as many as the doublings of the time waited: what no
 from __future__ import annotations
 
 import hashlib
-import logging
 import pickle
 import threading
 import weakref
@@ -26,13 +25,12 @@ from typing import Any, NamedTuple, Protocol
 from mpi4py import MPI
 
 from hpcdist import config
+from hpcdist.comm import watchdog
 from hpcdist.comm.mpi.standstill import Statement, circle, stuck
 from hpcdist.comm.operation import Operation, describe, disagreement, signature
 from hpcdist.errors import CollectiveMismatchError, DistNetworkError, explain
 
 __all__ = ["RollCall", "Seat"]
-
-_log = logging.getLogger("hpcdist.comm")
 
 _TAG = 0
 _MESSAGES = ("send", "recv")
@@ -182,7 +180,7 @@ class RollCall:
         if elapsed_s >= wait.next_log_s:
             wait.next_log_s *= 2
             if all(self._rank < rank for rank in wait.answers):  # one of those that wait speaks for all
-                _log.warning("%s", _report(wait, elapsed_s))
+                watchdog.remark(_report(wait, elapsed_s))
 
     def _ask(self, wait: _Wait, ranks: Sequence[int]) -> None:
         """Begin a new round of questions."""

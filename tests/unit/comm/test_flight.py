@@ -84,7 +84,10 @@ def test_all_are_there():
 
 def test_a_rank_that_has_gone_on_is_not_missing():
     on = [DONE, call("all_reduce", 17, 969.0, 970.0)]
-    assert paragraph(flight(WAITS, on, on, on)).startswith("All have come to all_reduce no. 17")
+    said = paragraph(flight(WAITS, on, on, on, beats={2: 980.0}))
+    assert said.startswith("All have come to all_reduce no. 17")
+    assert "in which rank 0 has been for 31 s; rank 1's last call was all_reduce no. 17" in said
+    assert "rank 2's last call was all_reduce no. 17 at job.py:12, ended 30 s before, and has given no sign" in said
 
 
 def test_a_rank_that_gave_up_stood_there():

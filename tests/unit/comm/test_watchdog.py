@@ -94,6 +94,17 @@ def test_of_many_ranks_few_read_and_speak_first(clock, caplog):
         assert len(caplog.records) == told
 
 
+def test_what_a_wait_found_out_is_passed_on_where_there_are_no_files(dog, clock, caplog, tmp_path):
+    dog._recorder.begin(operation(), "0-1", limit_s=100)
+    clock(10.5)
+    dog.remark("rank 1 has not come")
+    looks(dog, clock, (11,))
+    assert [r.getMessage() for r in caplog.records] == ["rank 0 of 2: rank 1 has not come"]
+    dog._recorder.move_to(tmp_path, 0, 2)
+    dog.remark("rank 1 has still not come")
+    assert len(caplog.records) == 1
+
+
 def test_what_goes_wrong_in_it_harms_nobody(dog, monkeypatch, caplog):
     looked = []
 
