@@ -10,9 +10,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from hpcdist.comm import exits as _exits
-from hpcdist.comm.launched import launched as _launched
-
 if TYPE_CHECKING:
     from hpcdist import (
         autograd,
@@ -85,8 +82,10 @@ _HOMES = {
 }
 
 
-if _launched(os.environ) is not None:  # a rank of a job, which has to end as this one does
-    _exits.listen()
+if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"} & os.environ.keys():
+    from hpcdist.comm import exits as _exits
+
+    _exits.listen()  # a rank of a job, which has to end as this one does
 
 
 def __getattr__(name: str) -> Any:
