@@ -6,22 +6,26 @@ import math
 from typing import Any
 
 from hpcdist.array import Array, namespace
+from hpcdist.autograd.mask import keep
 from hpcdist.autograd.op import Op, define, row
 from hpcdist.autograd.ops.elementwise import broadcast_signature, give, unary_signature
 from hpcdist.autograd.ops.reduce import Dims, reduced, reduction_signature
+from hpcdist.autograd.pool import pooled
 
 __all__ = ["CLAMP", "MAX", "MAXIMUM", "MIN", "MINIMUM"]
 
 
-def _of_two(name: str, lost: Any) -> Op:
+def _of_two(name: str, stays: str) -> Op:
     """Define an elementwise choice; operands that are equal get half of the gradient each."""
 
     def forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-        return getattr(namespace(a, b), name)(a, b), (a, b)
+        return pooled(getattr(namespace(a, b), name), a, b), (a, b)
 
     def share(g: Array, mine: Array, other: Array) -> Array:
-        part: Array = namespace(g).where(lost(mine, other), g.dtype.type(0), g)
-        part[mine == other] /= g.dtype.type(2)
+        xp = namespace(g)
+        part, ties = keep(g, pooled(getattr(xp, stays), mine, other)), pooled(xp.equal, mine, other)
+        if ties.any():
+            part[ties] /= g.dtype.type(2)
         return part
 
     def vjp(into: Any, grads: Any, saved: Any) -> None:
@@ -32,9 +36,9 @@ def _of_two(name: str, lost: Any) -> Op:
     return define(name, forward, vjp, signature=broadcast_signature)
 
 
-MAXIMUM = _of_two("maximum", lambda mine, other: mine < other)
+MAXIMUM = _of_two("maximum", "greater_equal")
 """``maximum(a, b)``: the larger of each pair."""
-MINIMUM = _of_two("minimum", lambda mine, other: mine > other)
+MINIMUM = _of_two("minimum", "less_equal")
 """``minimum(a, b)``: the smaller of each pair."""
 
 
@@ -45,9 +49,9 @@ def clamp(a: Array, *, min: float | None, max: float | None) -> tuple[Array, tup
         raise ValueError("expected min, max or both")
     xp, out = namespace(a), a
     if min is not None:
-        out = xp.maximum(out, _end(a, min))
+        out = pooled(xp.maximum, out, _end(a, min))
     if max is not None:
-        out = xp.minimum(out, _end(a, max))
+        out = pooled(xp.minimum, out, _end(a, max))
     return out, (a,)
 
 
@@ -59,12 +63,12 @@ def _end(a: Array, value: float) -> Any:
 @clamp
 def CLAMP(into: Any, grads: Any, saved: Any, min: float | None, max: float | None) -> None:
     (a,), g = saved, grads[0]
-    moved = namespace(a).zeros(a.shape, bool)
+    xp = namespace(a)
     if min is not None:
-        moved |= a < _end(a, min)
+        g = keep(g, pooled(xp.greater_equal, a, _end(a, min)))
     if max is not None:
-        moved |= a > _end(a, max)
-    into[0].give(namespace(g).where(moved, g.dtype.type(0), g))
+        g = keep(g, pooled(xp.less_equal, a, _end(a, max)))
+    into[0].give(g)
 
 
 def _to_rows(a: Array, gone: tuple[int, ...]) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.autograd.pool import empty
 from hpcdist.kernels.precision import add_up, wide
 
 __all__ = ["CUMSUM", "MEAN", "SUM"]
@@ -82,11 +83,17 @@ def _cumsum_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
 def cumsum(a: Array, *, dim: int) -> tuple[Array, tuple[()]]:
     """Add up the elements along ``dim`` as far as each."""
     reduced(a.ndim, dim)
-    total = wide(a).cumsum(axis=dim)
-    return total if a.dtype.kind in "biu" else total.astype(a.dtype, copy=False), ()
+    return _running(a, dim), ()
 
 
 @cumsum
 def CUMSUM(into: Any, grads: Any, saved: Any, dim: int) -> None:
     flip = namespace(grads[0]).flip
-    into[0].give(flip(wide(flip(grads[0], dim)).cumsum(axis=dim), dim))
+    into[0].give(flip(_running(flip(grads[0], dim), dim), dim))
+
+
+def _running(a: Array, dim: int) -> Array:
+    if a.dtype.kind in "biu":
+        return a.cumsum(axis=dim)
+    x = wide(a)
+    return x.cumsum(axis=dim, out=empty(x.shape, x.dtype, x)).astype(a.dtype, copy=False)

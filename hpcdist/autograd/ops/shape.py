@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS, sum_to
+from hpcdist.autograd.pool import empty
 
 __all__ = ["BROADCAST_TO", "CAT", "GETITEM", "PUT", "RESHAPE", "SPLIT", "STACK", "TRANSPOSE"]
 
@@ -117,7 +119,18 @@ def along_signature(shapes: list[tuple[int, ...]], dim: int, inputs: int, output
 @row(lambda shapes, dim: along_signature(shapes, dim, len(shapes), 1), linear="joint")
 def cat(*arrays: Array, dim: int) -> tuple[Array, tuple[list[int]]]:
     """Join arrays along ``dim``."""
-    return namespace(*arrays).concatenate(arrays, axis=dim), ([a.shape[dim] for a in arrays],)
+    return _joined(arrays, dim), ([a.shape[dim] for a in arrays],)
+
+
+def _joined(arrays: Sequence[Array], dim: int) -> Array:
+    """Join arrays along ``dim``: large ones in memory of the pool."""
+    xp, first = namespace(*arrays), arrays[0]
+    if len({(a.ndim, a.dtype) for a in arrays}) > 1 or not first.ndim:
+        joined: Array = xp.concatenate(arrays, axis=dim)  # another dtype, or an error
+        return joined
+    shape = list(first.shape)
+    shape[dim] = sum(a.shape[dim] for a in arrays)
+    return xp.concatenate(arrays, axis=dim, out=empty(tuple(shape), first.dtype, first))
 
 
 @cat
@@ -168,7 +181,9 @@ def _stack_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
 @row(_stack_signature, linear="joint")
 def stack(*arrays: Array, dim: int) -> tuple[Array, tuple[()]]:
     """Join arrays of one shape along a new dimension."""
-    return namespace(*arrays).stack(arrays, axis=dim), ()
+    if len({a.shape for a in arrays}) > 1:
+        raise ValueError("expected arrays of the same shape")
+    return _joined([namespace(a).expand_dims(a, dim) for a in arrays], dim), ()
 
 
 @stack
