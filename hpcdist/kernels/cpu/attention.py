@@ -79,7 +79,9 @@ def _attention(qkv, num_heads, seq, scale, causal, out, lse, inverses, scratch, 
     tokens, d = out.shape
     hd = d // num_heads
     fits(qkv.shape == (tokens, 3 * d) and hd * num_heads == d)
-    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(scratch) >= num_threads)
+    fits(
+        lse.shape == (tokens // seq * num_heads, seq) and lse.size == tokens * num_heads and len(scratch) >= num_threads
+    )
     for t in prange(num_threads):
         for i in part(len(lse), num_threads, t):
             token, column = i // num_heads * seq, i % num_heads * hd
@@ -155,7 +157,9 @@ def _attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv, sc
     tokens, d = out.shape
     hd = d // num_heads
     fits(qkv.shape == gqkv.shape == (tokens, 3 * d) and gout.shape == out.shape and hd * num_heads == d)
-    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(scratch) >= num_threads)
+    fits(
+        lse.shape == (tokens // seq * num_heads, seq) and lse.size == tokens * num_heads and len(scratch) >= num_threads
+    )
     for t in prange(num_threads):
         for i in part(len(lse), num_threads, t):
             token, column = i // num_heads * seq, i % num_heads * hd
