@@ -53,7 +53,7 @@ def grad(
     pairs = paired(roots, grad_outputs)
     found: tuple[Any, ...]
     if create_graph:
-        started = [(root, seed if isinstance(seed, Tensor) else Tensor(seed_of(root, seed))) for root, seed in pairs]
+        started = [(root, _with_graph(root, seed)) for root, seed in pairs]
         found = tuple(gradients_with_graph(started, wanted))
     else:
         replay = Replay(retain_graph, wanted)
@@ -65,6 +65,12 @@ def grad(
             explain(f"grad: no output depends on input {missing[0]}", do="say allow_unused=True to get None")
         )
     return found
+
+
+def _with_graph(root: Tensor, seed: Any) -> Tensor:
+    """Return the cotangent to start from; a tensor that is one keeps its graph."""
+    whole = Tensor(seed_of(root, seed))
+    return seed.to(root.dtype).expand(root.shape) if isinstance(seed, Tensor) else whole
 
 
 def check_vjp(

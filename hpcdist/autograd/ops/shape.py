@@ -89,7 +89,10 @@ def _put_signature(shapes: list[tuple[int, ...]], *, index: Any, shape: tuple[in
 def put(a: Array, *, index: Any, shape: tuple[int, ...]) -> tuple[Array, tuple[()]]:
     """Return zeros of ``shape`` to which ``a`` was added at ``index``: the transpose of ``getitem``."""
     out: Array = namespace(a).zeros(shape, a.dtype)
-    namespace(a).add.at(out, index, a)
+    if _is_basic(index):
+        out[index] = a
+    else:
+        namespace(a).add.at(out, index, a)
     return out, ()
 
 
