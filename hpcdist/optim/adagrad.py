@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcdist.array import namespace
 from hpcdist.autograd import Tensor
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend, real_flat, wide_zeros
+from hpcdist.optim.optimizer import Optimizer, Parameters, descend, real_flat, wide_zeros
 
 __all__ = ["Adagrad"]
 
@@ -29,6 +29,8 @@ class Adagrad(Optimizer):
         Go uphill.
     """
 
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"step", "sum"})
+
     def __init__(
         self,
         params: Parameters,
@@ -40,21 +42,21 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
-        check_options("Adagrad", **options)
-        super().__init__(params, **options, maximize=maximize)
+        super().__init__(
+            params,
+            lr=lr,
+            lr_decay=lr_decay,
+            weight_decay=weight_decay,
+            initial_accumulator_value=initial_accumulator_value,
+            eps=eps,
+            maximize=maximize,
+        )
 
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         flat = real_flat("Adagrad", parameter)
         gradient = self._gradient(parameter, group)
         xp = namespace(flat)
-        if not state:
+        if "sum" not in state:
             state.update(step=0, sum=wide_zeros(flat) + group["initial_accumulator_value"])
         lr = group["lr"] / (1 + state["step"] * group["lr_decay"])
         state["step"] += 1

@@ -6,8 +6,8 @@ They hold modules as given, and know nothing of their kind.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeAlias
 
 from hpcdist.array import Array
 from hpcdist.autograd import no_grad
@@ -63,6 +63,19 @@ class AveragedModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
+    def train(self, mode: bool = True) -> Self:
+        """Make dropout and the like active in the copy."""
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Make dropout and the like inactive in the copy."""
+        return self.train(False)
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the averages."""
+        yield from self.module.parameters()
+
     def update_parameters(self, model: Any) -> None:
         """Take the parameters of ``model`` in; the first ones are copied."""
         averages, values = dict(self.module.named_parameters()), dict(model.named_parameters())
@@ -88,6 +101,8 @@ class AveragedModel:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
+        if "n_averaged" not in state:
+            raise ValueError(explain("AveragedModel.load_state_dict", got=[*state], expected="n_averaged, module.*"))
         self.module.load_state_dict({k.removeprefix("module."): v for k, v in state.items() if k != "n_averaged"})
         self.n_averaged = int(state["n_averaged"])
 
@@ -104,7 +119,7 @@ def _leave_out(model: Any) -> dict[int, Any]:
 
 
 class SWALR(LRScheduler):
-    """Move the rates from what they are now to ``swa_lr`` in ``anneal_epochs`` steps, and hold them there.
+    """Move the rates from what they are at its first step to ``swa_lr`` in ``anneal_epochs`` steps; hold them there.
 
     Parameters
     ----------
@@ -133,8 +148,15 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def rates(self, epoch: int) -> list[float]:
+        if epoch == 0 and self.anneal_epochs:
+            return list(self.start_lrs)
         done = min(epoch / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0
         return [self.anneal(start, end, done) for start, end in zip(self.start_lrs, self.swa_lrs, strict=True)]
+
+    def step(self) -> None:
+        if self.last_epoch == 0:  # another schedule ruled until now
+            self.start_lrs = self._set = self.get_last_lr()
+        super().step()
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "start_lrs": list(self.start_lrs)}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcdist.array import namespace
 from hpcdist.autograd import Tensor
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend, real_flat, wide_zeros
+from hpcdist.optim.optimizer import Optimizer, Parameters, descend, real_flat, wide_zeros
 
 __all__ = ["RMSprop"]
 
@@ -29,6 +29,8 @@ class RMSprop(Optimizer):
         Go uphill.
     """
 
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"step", "square_avg", "grad_avg", "momentum_buffer"})
+
     def __init__(
         self,
         params: Parameters,
@@ -41,7 +43,6 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_options("RMSprop", lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         super().__init__(
             params,
             lr=lr,

@@ -62,6 +62,7 @@ class GradScaler:
         self._scale, self._good_steps = float(init_scale), 0
         self._found: dict[int, bool] = {}
         self._unscaled: set[int] = set()
+        self._stepped: set[int] = set()
 
     def get_scale(self) -> float:
         """Return the scale; 1 where not enabled."""
@@ -81,12 +82,13 @@ class GradScaler:
         Raises
         ------
         RuntimeError
-            If they were divided already since the last ``update``.
+            If they were divided, or the step was taken, since the last ``update``.
         """
         if not self.enabled:
             return
         if id(optimizer) in self._unscaled:
             raise RuntimeError(explain("unscale_: gradients are unscaled already", do="call it once a step"))
+        self._check_not_stepped("unscale_", optimizer)
         self._look(optimizer)
         for gradient in _gradients(optimizer):
             gradient[...] = wide(gradient) * (1 / self._scale)
@@ -99,15 +101,28 @@ class GradScaler:
         return self._found[id(optimizer)]
 
     def step(self, optimizer: Optimizer) -> Any:
-        """Take a step of the optimizer, unless a gradient is not finite; return what its ``step`` returns, or None."""
+        """Take a step of the optimizer, unless a gradient is not finite; return what its ``step`` returns, or None.
+
+        Raises
+        ------
+        RuntimeError
+            If it was called since the last ``update``.
+        """
         if not self.enabled:
             return optimizer.step()
+        self._check_not_stepped("step", optimizer)
+        self._stepped.add(id(optimizer))
         if self._look(optimizer):
             optimizer.grad_scale = 1.0
             return None
         if id(optimizer) not in self._unscaled:
             optimizer.grad_scale /= self._scale
         return optimizer.step()
+
+    def _check_not_stepped(self, what: str, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._stepped:
+            do = "call update() after each step: whether gradients are finite is found out once in between"
+            raise RuntimeError(explain(f"{what}: the step was taken already", do=do))
 
     def update(self, new_scale: float | None = None) -> None:
         """Adapt the scale to what the steps since the last ``update`` met; or set it."""
@@ -116,14 +131,14 @@ class GradScaler:
         if not self._found and new_scale is None:
             raise RuntimeError(explain("update: no step was taken", do="call step(optimizer) first"))
         if new_scale is not None:
-            self._scale = float(new_scale)
+            self._scale = _positive("update: new_scale", float(new_scale))
         elif any(self._found.values()):
             self._scale, self._good_steps = self._scale * self.backoff_factor, 0
         else:
             self._good_steps += 1
             if self._good_steps == self.growth_interval:
                 self._grow()
-        self._found, self._unscaled = {}, set()
+        self._found, self._unscaled, self._stepped = {}, set(), set()
 
     def _grow(self) -> None:
         grown = self._scale * self.growth_factor
@@ -141,9 +156,18 @@ class GradScaler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise ValueError(explain("GradScaler.load_state_dict: missing", got=[*state], expected=[*missing]))
         self._scale, self._good_steps = float(state["scale"]), int(state["_growth_tracker"])
         self.growth_factor, self.backoff_factor = float(state["growth_factor"]), float(state["backoff_factor"])
         self.growth_interval = int(state["growth_interval"])
+
+
+def _positive(what: str, scale: float) -> float:
+    if not 0 < scale < math.inf:
+        raise ValueError(explain(what, got=scale, expected="a finite number above 0"))
+    return scale
 
 
 def _own_opinion(found: bool) -> bool:

@@ -33,6 +33,7 @@ class LRScheduler(ABC):
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer, self.last_epoch = optimizer, last_epoch + 1
         self.apply(self.last_epoch)
+        self._set = self.get_last_lr()
 
     @abstractmethod
     def rates(self, epoch: int) -> list[float]:
@@ -49,9 +50,20 @@ class LRScheduler(ABC):
             group["lr"] = rate
 
     def step(self) -> None:
-        """Count one step, and set the rates of the next."""
+        """Count one step, and set the rates of the next.
+
+        Raises
+        ------
+        RuntimeError
+            If something else changed the rates since they were set here: that would be lost.
+        """
+        if any(now != mine for now, mine in zip(self.get_last_lr(), self._set, strict=False)):  # groups may be new
+            do = "several schedules: ChainedScheduler or SequentialLR; another rate: set initial_lr of the group"
+            what = f"{type(self).__name__}.step: something else changed the learning rates, which would be lost"
+            raise RuntimeError(explain(what, got=self.get_last_lr(), expected=self._set, do=do))
         self.last_epoch += 1
         self.apply(self.last_epoch)
+        self._set = self.get_last_lr()
 
     def get_last_lr(self) -> list[float]:
         """Return the rate of each group."""
@@ -65,6 +77,7 @@ class LRScheduler(ABC):
         """Continue from what :meth:`state_dict` returned, with the initial rates of the optimizer."""
         self.last_epoch = int(state["last_epoch"])
         self.apply(self.last_epoch)
+        self._set = self.get_last_lr()
 
 
 class Curve(LRScheduler):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend
+from hpcdist.optim.optimizer import Optimizer, Parameters, descend, flat_values
 
 __all__ = ["SGD"]
 
@@ -31,6 +29,8 @@ class SGD(Optimizer):
         Go uphill.
     """
 
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"momentum_buffer"})
+
     def __init__(
         self,
         params: Parameters,
@@ -42,7 +42,6 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_options("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum == 0 or dampening != 0):
             raise ValueError(explain("SGD: nesterov", do="use a momentum above 0 and no dampening"))
         super().__init__(
@@ -56,15 +55,15 @@ class SGD(Optimizer):
         )
 
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        flat, gradient = parameter.data.reshape(-1), self._gradient(parameter, group)
+        flat, gradient = flat_values(parameter), self._gradient(parameter, group)
         if group["momentum"]:
             gradient = self._with_momentum(gradient, state, group)
         descend(flat, group["lr"] * gradient)
 
     @staticmethod
     def _with_momentum(gradient: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        if not state:
-            state["momentum_buffer"] = np.array(gradient)
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = gradient.copy()
         else:
             state["momentum_buffer"] *= group["momentum"]
             state["momentum_buffer"] += (1 - group["dampening"]) * gradient

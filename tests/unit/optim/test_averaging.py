@@ -76,6 +76,16 @@ def test_state_goes_on():
         later.update_parameters(nn.Linear(2, 2, bias=False))
 
 
+def test_it_is_used_as_the_model():
+    averaged = optim.AveragedModel(nn.Linear(2, 2))
+    assert averaged.eval() is averaged
+    assert not averaged.module.training
+    assert averaged.train().module.training
+    assert [*map(id, averaged.parameters())] == [*map(id, averaged.module.parameters())]
+    with pytest.raises(ValueError, match="n_averaged"):
+        averaged.load_state_dict(averaged.module.state_dict())
+
+
 def test_batch_norms_get_the_mean_over_batches():
     rng = np.random.default_rng(0)
     batches = [rng.standard_normal((8, 3)).astype(np.float32) * k for k in (1, 2, 3)]
