@@ -42,11 +42,12 @@ class Ahead(Generic[T]):
             yield item
             self._free.release()
 
-    def stop(self) -> None:
-        """End the thread; a fetch that is under way is waited for."""
+    def stop(self, wait: bool = True) -> None:
+        """End the thread after the fetch that is under way, and wait for that."""
         self._stopped.set()
         self._free.release()
-        self._thread.join(self._timeout_s)
+        if wait:
+            self._thread.join(self._timeout_s)
 
     def _next(self) -> T | _Failure | _End:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 
@@ -18,6 +19,7 @@ __all__ = [
     "SubsetRandomSampler",
     "WeightedRandomSampler",
     "check_position",
+    "count_samples",
 ]
 
 
@@ -85,7 +87,7 @@ class SequentialSampler(Sampler):
 
     def __init__(self, data_source: Sized | int) -> None:
         super().__init__()
-        self._count = _length(data_source)
+        self._count = count_samples("SequentialSampler", data_source)
 
     def indices(self) -> Indices:
         """Return 0, 1, 2, ..."""
@@ -120,7 +122,7 @@ class RandomSampler(Sampler):
         self, data_source: Sized | int, replacement: bool = False, num_samples: int | None = None, *, seed: int = 0
     ) -> None:
         super().__init__(seed)
-        self._count, self.replacement = _length(data_source), replacement
+        self._count, self.replacement = count_samples("RandomSampler", data_source), replacement
         self.num_samples = self._count if num_samples is None else num_samples
         _check_draws("RandomSampler", self.num_samples, self._count, unlimited=True)
 
@@ -219,10 +221,15 @@ def check_position(sampler: str, position: int, length: int) -> None:
         raise ValueError(explain(what, got=position, expected=expected, do="load it with the dataset that saved it"))
 
 
-def _length(data_source: Sized | int) -> int:
-    count = data_source if isinstance(data_source, int) else len(data_source)
+def count_samples(sampler: str, data_source: Sized | int) -> int:
+    """Return the length of a dataset, or the number itself."""
+    try:
+        count = len(data_source) if isinstance(data_source, Sized) else operator.index(data_source)
+    except TypeError:
+        got, expected = type(data_source).__name__, "a dataset with len(), or an integer"
+        raise TypeError(explain(f"{sampler}: number of samples", got=got, expected=expected)) from None
     if count < 0:
-        raise ValueError(explain("sampler: number of samples", got=count, expected="at least 0"))
+        raise ValueError(explain(f"{sampler}: number of samples", got=count, expected="at least 0"))
     return count
 
 

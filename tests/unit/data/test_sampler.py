@@ -58,6 +58,9 @@ def test_order_depends_on_seed_and_epoch_only():
 
 def test_a_dataset_counts_by_its_length():
     assert list(DistributedSampler("abcde", 2, 1, shuffle=False, pad=False)) == [1, 3]
+    assert list(DistributedSampler(np.int64(5), 2, 1, shuffle=False, pad=False)) == [1, 3]
+    with pytest.raises(TypeError, match="number of samples"):
+        DistributedSampler(2.5, 2, 1)
 
 
 def test_state_resumes_in_the_middle_and_the_next_epoch_is_whole():
