@@ -202,14 +202,14 @@ class DataLoader(Generic[T]):
         if self.prefetch == 0:
             yield from source
             return
-        ahead, wait = Ahead(source, self.prefetch, self.timeout_s), True
+        ahead, limit_s = Ahead(source, self.prefetch, self.timeout_s), self.timeout_s
         try:
             yield from ahead
         except KeyboardInterrupt:
-            wait = False  # the storage may be what the user has waited for long enough
+            limit_s = 1  # the storage may be what the user has waited for long enough
             raise
         finally:
-            ahead.stop(wait)
+            ahead.stop(limit_s)
 
 
 def _batches(

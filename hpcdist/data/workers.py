@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
+import signal
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -115,8 +116,10 @@ class Workers:
     def _ended(self, worker: int) -> RuntimeError:
         process = self._processes[worker]
         process.join(1)
-        got = f"exit code {process.exitcode}" + (" (a signal)" if (process.exitcode or 0) < 0 else "")
+        got, code = f"exit code {process.exitcode}", process.exitcode or 0
         do = "see what it wrote to the standard error stream; a file of a job must not start it when it is imported"
+        if code < 0:
+            got, do = signal.Signals(-code).name, "see what sent it; SIGKILL mostly means that the memory is full"
         return RuntimeError(explain(f"DataLoader: worker {worker} has ended", got=got, do=do))
 
 
