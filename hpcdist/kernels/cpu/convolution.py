@@ -13,7 +13,7 @@ from hpcdist.kernels.cpu.vector import WIDTH
 @inline
 def _reach(count, n, stride, padding, offset):
     # as kernels.window.reach, which is in no digest of what was compiled
-    first = max(0, -((offset - padding) // stride))
+    first = min(max(0, -((offset - padding) // stride)), count)
     return range(first, max(first, min(count, (n - 1 + padding - offset) // stride + 1)))
 
 
