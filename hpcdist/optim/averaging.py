@@ -38,6 +38,8 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 class AveragedModel:
     """A copy of a model whose parameters are averages of the model's over steps; call it as the model.
 
+    Averages of 16-bit parameters are kept in single precision, and rounded into the copy.
+
     Parameters
     ----------
     model : Module
@@ -59,6 +61,7 @@ class AveragedModel:
         self.module = copy.deepcopy(model, _leave_out(model))
         self.avg_fn, self.use_buffers = avg_fn or get_swa_avg_fn(), use_buffers
         self.n_averaged = 0
+        self._fine = {name: wide(p.data) for name, p in self.module.named_parameters()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
@@ -83,7 +86,8 @@ class AveragedModel:
         if averages.keys() != values.keys() or buffers[0].keys() != buffers[1].keys():
             raise ValueError(explain("update_parameters: the model has others", got=[*values], expected=[*averages]))
         for name, average in averages.items():
-            self._take(average.data, values[name].data, averaged=True)
+            self._take(self._fine[name], values[name].data, averaged=True)
+            average.data[...] = self._fine[name]
         for name, average in buffers[0].items():
             self._take(average.data, buffers[1][name].data, averaged=self.use_buffers)
         self.n_averaged += 1
@@ -96,14 +100,17 @@ class AveragedModel:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages, named ``module.*``, and ``n_averaged``."""
-        arrays = {f"module.{name}": array for name, array in self.module.state_dict().items()}
+        arrays = {f"module.{name}": array for name, array in (self.module.state_dict() | self._fine).items()}
         return {"n_averaged": self.n_averaged, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
         if "n_averaged" not in state:
             raise ValueError(explain("AveragedModel.load_state_dict", got=[*state], expected="n_averaged, module.*"))
-        self.module.load_state_dict({k.removeprefix("module."): v for k, v in state.items() if k != "n_averaged"})
+        values = {k.removeprefix("module."): v for k, v in state.items() if k != "n_averaged"}
+        self.module.load_state_dict(values)
+        for name, fine in self._fine.items():
+            fine[...] = values[name]
         self.n_averaged = int(state["n_averaged"])
 
 
@@ -151,7 +158,7 @@ class SWALR(LRScheduler):
         if epoch == 0 and self.anneal_epochs:
             return list(self.start_lrs)
         done = min(epoch / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0
-        return [self.anneal(start, end, done) for start, end in zip(self.start_lrs, self.swa_lrs, strict=True)]
+        return [self.anneal(start, end, done) for start, end in zip(self.start_lrs, self.swa_lrs, strict=False)]
 
     def step(self) -> None:
         if self.last_epoch == 0:  # another schedule ruled until now

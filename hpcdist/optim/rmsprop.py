@@ -77,5 +77,5 @@ class RMSprop(Optimizer):
         if group["centered"]:
             mean = state["grad_avg"]
             mean += (1 - alpha) * (gradient - mean)
-            square = square - mean * mean
+            square = namespace(square).maximum(square - mean * mean, 0)  # rounding may make it negative
         return namespace(square).sqrt(square) + group["eps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from hpcdist.array import Array, namespace
@@ -49,17 +50,18 @@ class GradScaler:
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
-        if not (init_scale > 0 and growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
+        self._scale = _positive("GradScaler: init_scale", init_scale)
+        if not (growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
             raise ValueError(
                 explain(
                     "GradScaler",
-                    got=f"{init_scale}, {growth_factor}, {backoff_factor}, {growth_interval}",
-                    expected="init_scale > 0, growth_factor > 1, backoff_factor in (0, 1), growth_interval >= 1",
+                    got=f"{growth_factor}, {backoff_factor}, {growth_interval}",
+                    expected="growth_factor > 1, backoff_factor in (0, 1), growth_interval >= 1",
                 )
             )
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self.enabled, self.agree = enabled, _own_opinion
-        self._scale, self._good_steps = float(init_scale), 0
+        self._good_steps = 0
         self._found: dict[int, bool] = {}
         self._unscaled: set[int] = set()
         self._stepped: set[int] = set()
@@ -131,7 +133,7 @@ class GradScaler:
         if not self._found and new_scale is None:
             raise RuntimeError(explain("update: no step was taken", do="call step(optimizer) first"))
         if new_scale is not None:
-            self._scale = _positive("update: new_scale", float(new_scale))
+            self._scale = _positive("update: new_scale", new_scale)
         elif any(self._found.values()):
             self._scale, self._good_steps = self._scale * self.backoff_factor, 0
         else:
@@ -164,10 +166,10 @@ class GradScaler:
         self.growth_interval = int(state["growth_interval"])
 
 
-def _positive(what: str, scale: float) -> float:
-    if not 0 < scale < math.inf:
-        raise ValueError(explain(what, got=scale, expected="a finite number above 0"))
-    return scale
+def _positive(what: str, scale: Any) -> float:
+    if not (isinstance(scale, Real) and 0 < scale < math.inf):
+        raise ValueError(explain(what, got=repr(scale), expected="a finite number above 0"))
+    return float(scale)
 
 
 def _own_opinion(found: bool) -> bool:

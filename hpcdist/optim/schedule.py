@@ -46,7 +46,11 @@ class LRScheduler(ABC):
 
     def apply(self, epoch: int) -> None:
         """Set the rates to those after ``epoch`` steps."""
-        for group, rate in zip(self.optimizer.param_groups, self.rates(epoch), strict=True):
+        rates, groups = self.rates(epoch), self.optimizer.param_groups
+        if len(rates) != len(groups):
+            do = "make the schedule after the last add_param_group, or by one number for all groups"
+            raise ValueError(explain(f"{type(self).__name__}: rates", got=len(rates), expected=len(groups), do=do))
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 
     def step(self) -> None:
@@ -113,7 +117,7 @@ class LambdaLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def rates(self, epoch: int) -> list[float]:
-        return [base * factor(epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+        return [base * factor(epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=False)]
 
 
 def cosine_with_warmup(warmup_steps: int, total_steps: int, final: float = 0.1) -> Callable[[int], float]:

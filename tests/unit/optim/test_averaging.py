@@ -1,5 +1,6 @@
 """Averages of weights against averages of what the weights were."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -39,6 +40,24 @@ def test_the_exponential_mean():
         want = weights if want is None else [0.9 * a + 0.1 * w for a, w in zip(want, weights, strict=True)]
     for p, value in zip(averaged.module.parameters(), want, strict=True):
         np.testing.assert_allclose(p.data, value, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_averages_go_on_where_a_step_is_below_their_precision(dtype):
+    model = nn.Linear(1, 1).to(dtype)
+    first = optim.AveragedModel(model, avg_fn=optim.get_ema_avg_fn(0.999))
+    model.weight.data[...] = 0
+    first.update_parameters(model)
+    model.weight.data[...] = 1
+    for _ in range(1500):
+        first.update_parameters(model)
+    later = optim.AveragedModel(model, avg_fn=optim.get_ema_avg_fn(0.999))
+    later.load_state_dict(first.state_dict())
+    for _ in range(1500):
+        later.update_parameters(model)
+    assert later.module.weight.dtype == dtype
+    assert later.module.weight.data.astype(float) == pytest.approx(1 - 0.999**3000, rel=5e-3)
+    assert first.state_dict()["module.weight"].dtype == np.float32
 
 
 def test_buffers_are_copied_or_averaged():

@@ -202,6 +202,16 @@ def test_numbers_below_zero_are_refused(kind):
             kind([p], betas=(0.9, 1.0))
 
 
+def test_a_variance_that_rounds_below_zero_is_zero():
+    p = Tensor(np.zeros(64, np.float32), True)
+    optimizer = optim.RMSprop([p], lr=1e-3, alpha=0.9, eps=1e-3, centered=True)
+    p.grad = np.linspace(0.01, 1, 64, dtype=np.float32)
+    for _ in range(300):
+        optimizer.step()
+    assert (optimizer.state["0"]["square_avg"] < optimizer.state["0"]["grad_avg"] ** 2).any()
+    assert np.isfinite(p.data).all()
+
+
 def test_clipping_folded_into_the_step_equals_clipping_before_it():
     rng = np.random.default_rng(0)
     start, grads = rng.standard_normal((2, 3)), rng.standard_normal((2, 3)) * 10

@@ -96,7 +96,9 @@ def test_order_of_calls_and_options():
     later = optim.GradScaler()
     later.load_state_dict(scaler.state_dict())
     assert later.get_scale() == 32.0
-    for scale in (0.0, -1.0, np.inf, np.nan):
+    for scale in (0.0, -1.0, np.inf, np.nan, "cpu"):
+        with pytest.raises(ValueError, match="init_scale"):
+            optim.GradScaler(scale)
         with pytest.raises(ValueError, match="new_scale"):
             scaler.update(scale)
     with pytest.raises(ValueError, match="_growth_tracker"):

@@ -189,6 +189,22 @@ def test_a_rate_that_something_else_changed_is_not_lost_silently():
     assert again.get_last_lr() == [0.125, 2.0, 1.5]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: S.OneCycleLR(o, 1.0, 9, cycle_momentum=False),
+        lambda o: S.SWALR(o, 0.1),
+        lambda o: S.LambdaLR(o, [abs, abs]),
+    ],
+)
+def test_a_group_that_came_later_has_no_rate(make):
+    o = optimizer()
+    schedule = make(o)
+    o.add_param_group({"params": [("later", Tensor(np.ones(1), True))]})
+    with pytest.raises(ValueError, match="add_param_group"):
+        schedule.step()
+
+
 def test_wrong_options():
     o, other = optimizer(), optimizer()
     exponential = S.ExponentialLR(o, 0.9)
