@@ -48,6 +48,14 @@ def check_floating(*arrays: Array | None) -> None:
             raise TypeError(f"expected floating-point values, not {a.dtype}")
 
 
+def check_real(*arrays: Array) -> Array:
+    """Refuse complex numbers, which have no order; return the first array."""
+    for a in arrays:
+        if a.dtype.kind == "c":
+            raise TypeError(f"expected real values, not {a.dtype}")
+    return arrays[0]
+
+
 def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
     """Undo broadcasting: add ``g`` up to ``shape``."""
     if g.shape == shape:
@@ -183,6 +191,7 @@ def _unary(name: str, function: Any, derivative: Any, *, keeps: str) -> Op:
 
 
 def _sigmoid(xp: Any, a: Array) -> Any:
+    check_real(a)
     # exp of a negative number only: no overflow at either end
     e = pooled(xp.exp, pooled(xp.negative, pooled(xp.absolute, a)))
     top = choose(pooled(xp.greater_equal, a, 0), xp.ones((), a.dtype), e)
@@ -207,7 +216,7 @@ TANH = _unary("tanh", lambda xp, a: pooled(xp.tanh, a), lambda xp, y: _one_less(
 SIGMOID = _unary("sigmoid", _sigmoid, lambda xp, y: _product(y, _one_less(xp, y)), keeps="value")
 ERF = _unary(
     "erf",
-    lambda xp, a: erf_values(a),
+    lambda xp, a: erf_values(check_real(a)),
     lambda xp, a: _product(pooled(xp.exp, pooled(xp.negative, _product(a, a))), 2 / np.pi**0.5),
     keeps="argument",
 )
@@ -216,13 +225,14 @@ ERF = _unary(
 @row(unary_signature)
 def relu(a: Array) -> tuple[Array, tuple[Array]]:
     """Return the larger of each element and 0."""
+    check_real(a)
     y = pooled(namespace(a).maximum, a, 0)
     return y, (y,)
 
 
 @relu
 def RELU(into: Any, grads: Any, saved: Any) -> None:
-    into[0].give(keep(grads[0], pooled(namespace(saved[0]).greater, saved[0], 0)))
+    into[0].give(keep(grads[0], pooled(namespace(saved[0]).not_equal, saved[0], 0)))  # NaN stays NaN
 
 
 @row(unary_signature)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,8 @@ def reduced(ndim: int, dim: Dims) -> tuple[int, ...]:
     """Return the dimensions that ``dim`` names, counted from the front."""
     dims = range(ndim) if dim is None else (dim,) if isinstance(dim, (int, np.integer)) else dim
     for d in dims:
+        if not isinstance(d, (int, np.integer)):
+            raise TypeError(f"expected integers as dimensions, not {type(d).__name__}")
         if not -ndim <= d < ndim:
             raise ValueError(f"dim {d} is out of range for {ndim} dimensions")
     return tuple(int(d) % ndim for d in dims)
@@ -60,16 +63,14 @@ def mean(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
     gone = reduced(a.ndim, dim)
     if a.dtype.kind in "biu":
         raise TypeError(f"the mean of {a.dtype} would be rounded: convert it to a floating dtype first")
-    if not a.size:
+    if not math.prod(a.shape[d] for d in gone):
         raise ValueError("the mean of no elements is not defined")
     return namespace(a).asarray(wide(a).mean(axis=gone, keepdims=keepdim), a.dtype), ()
 
 
 @mean
 def MEAN(into: Any, grads: Any, saved: Any, dim: Dims, keepdim: bool) -> None:
-    count = 1
-    for d in reduced(len(into[0].shape), dim):
-        count *= into[0].shape[d]
+    count = math.prod(into[0].shape[d] for d in reduced(len(into[0].shape), dim))
     into[0].give(spread(grads[0] / grads[0].dtype.type(count), into[0].shape, dim))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS, sum_to
+from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.autograd.pool import empty
 
 __all__ = ["BROADCAST_TO", "CAT", "GETITEM", "PUT", "RESHAPE", "SPLIT", "STACK", "TRANSPOSE"]
@@ -127,7 +128,10 @@ def cat(*arrays: Array, dim: int) -> tuple[Array, tuple[list[int]]]:
 
 def _joined(arrays: Sequence[Array], dim: int) -> Array:
     """Join arrays along ``dim``: large ones in memory of the pool."""
+    if not arrays:
+        raise ValueError("expected at least one array")
     xp, first = namespace(*arrays), arrays[0]
+    reduced(max(first.ndim, 1), dim)
     if len({(a.ndim, a.dtype) for a in arrays}) > 1 or not first.ndim:
         joined: Array = xp.concatenate(arrays, axis=dim)  # another dtype, or an error
         return joined
@@ -154,6 +158,7 @@ def _cut(a: Array, dim: int, start: int, stop: int) -> Array:
 @row(lambda shapes, sizes, dim: along_signature(shapes, dim, 1, len(sizes)), linear="joint")
 def split(a: Array, *, sizes: tuple[int, ...], dim: int) -> tuple[tuple[Array, ...], tuple[()]]:
     """Cut ``a`` into views of the given sizes along ``dim``."""
+    reduced(a.ndim, dim)
     if sum(sizes) != a.shape[dim] or min(sizes, default=0) < 0:
         raise ValueError(f"sizes {sizes} do not add up to {a.shape[dim]}")
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
@@ -184,7 +189,7 @@ def _stack_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
 @row(_stack_signature, linear="joint")
 def stack(*arrays: Array, dim: int) -> tuple[Array, tuple[()]]:
     """Join arrays of one shape along a new dimension."""
-    if len({a.shape for a in arrays}) > 1:
+    if len({a.shape for a in arrays}) != 1:
         raise ValueError("expected arrays of the same shape")
     return _joined([namespace(a).expand_dims(a, dim) for a in arrays], dim), ()
 

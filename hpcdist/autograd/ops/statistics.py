@@ -72,7 +72,7 @@ STD = _by_variance("std", lambda xp, v: xp.sqrt(v), _half_over)
 def norm(a: Array, *, p: float, dim: Dims, keepdim: bool) -> tuple[Array, tuple[Array, ...]]:
     """Return ``sum(|a| ** p) ** (1 / p)`` along ``dim`` for p > 0; p = inf: the largest magnitude."""
     _check(a)
-    if not p > 0:
+    if not isinstance(p, (int, float)) or not p > 0:
         raise ValueError(f"p = {p} is not a positive number")
     gone, size = reduced(a.ndim, dim), abs(wide(a))
     if p == math.inf:

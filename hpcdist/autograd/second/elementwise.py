@@ -76,22 +76,22 @@ def _where(grads: Any, saved: Any, shapes: Shapes) -> Any:
     return (None, *_each(shapes[1:], lambda: kept(grads[0], mask), lambda: kept(grads[0], ~mask)))
 
 
-def _choice(name: str, wins: Callable[[Array, Array], Array]) -> None:
+def _choice(name: str, loses: Callable[[Array, Array], Array]) -> None:
     """Register an elementwise choice; operands that are equal get half of the gradient each."""
 
     def vjp(grads: Any, saved: Any, shapes: Shapes) -> Any:
         a, b = saved
 
         def share(mine: Array, other: Array) -> Tensor:
-            return kept(grads[0], wins(mine, other)) + 0.5 * kept(grads[0], mine == other)
+            return kept(grads[0], ~loses(mine, other)) - 0.5 * kept(grads[0], mine == other)
 
         return _each(shapes, lambda: share(a, b), lambda: share(b, a))
 
     SECOND[name] = SecondForm((), vjp)
 
 
-_choice("maximum", lambda mine, other: mine > other)
-_choice("minimum", lambda mine, other: mine < other)
+_choice("maximum", lambda mine, other: mine < other)
+_choice("minimum", lambda mine, other: mine > other)
 
 
 @second("clamp")
@@ -102,7 +102,7 @@ def _clamp(grads: Any, saved: Any, shapes: Shapes, *, min: float | None, max: fl
 
 @second("relu")
 def _relu(grads: Any, saved: Any, shapes: Shapes) -> Any:
-    return (kept(grads[0], saved[0] > 0),)
+    return (kept(grads[0], saved[0] != 0),)
 
 
 @second("abs")
