@@ -168,6 +168,6 @@ if __name__ == "__main__":
     with h5py.File("d.h5", "w") as file:
         file.create_dataset("x", data=np.random.default_rng(0).random((20000, 32)), chunks=(64, 32), compression="gzip")
     data = HDF5Dataset("d.h5", "x")
-    iterators = [iter(DataLoader(data, 256, True, num_workers=workers)) for workers in (0, 2)]
+    iterators = [iter(DataLoader(data, 256, True, num_workers=workers, prefetch=50)) for workers in (2, 0)]
     print(*(len(next(iterator)["x"]) for iterator in iterators))
 """
