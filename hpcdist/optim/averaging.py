@@ -83,8 +83,9 @@ class AveragedModel:
         """Take the parameters of ``model`` in; the first ones are copied."""
         averages, values = dict(self.module.named_parameters()), dict(model.named_parameters())
         buffers = dict(self.module.named_buffers()), dict(model.named_buffers())
-        if averages.keys() != values.keys() or buffers[0].keys() != buffers[1].keys():
-            raise ValueError(explain("update_parameters: the model has others", got=[*values], expected=[*averages]))
+        mine, theirs = _shapes(averages | buffers[0]), _shapes(values | buffers[1])
+        if mine != theirs:
+            raise ValueError(explain("update_parameters: the model has others", got=theirs, expected=mine))
         for name, average in averages.items():
             self._take(self._fine[name], values[name].data, averaged=True)
             average.data[...] = self._fine[name]
@@ -112,6 +113,10 @@ class AveragedModel:
         for name, fine in self._fine.items():
             fine[...] = values[name]
         self.n_averaged = int(state["n_averaged"])
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _leave_out(model: Any) -> dict[int, Any]:

@@ -167,7 +167,7 @@ class GradScaler:
 
 
 def _positive(what: str, scale: Any) -> float:
-    if not (isinstance(scale, Real) and 0 < scale < math.inf):
+    if not (isinstance(scale, Real) and 0 < float(scale) < math.inf):
         raise ValueError(explain(what, got=repr(scale), expected="a finite number above 0"))
     return float(scale)
 

@@ -91,8 +91,11 @@ def test_state_goes_on():
     later.load_state_dict(first.state_dict())
     assert later.n_averaged == 3
     np.testing.assert_array_equal(later.module.weight.data, first.module.weight.data)
-    with pytest.raises(ValueError, match="has others"):
-        later.update_parameters(nn.Linear(2, 2, bias=False))
+    buffered = nn.Linear(2, 2)
+    buffered.register_buffer("count", np.zeros(3))
+    for other in (nn.Linear(2, 2, bias=False), nn.Linear(1, 2), buffered):  # the second would be broadcast
+        with pytest.raises(ValueError, match="has others"):
+            later.update_parameters(other)
 
 
 def test_it_is_used_as_the_model():
