@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sized
 import numpy as np
 
 from hpcdist.data.order import Indices, epoch_order
-from hpcdist.data.sampler import check_position, count_samples
+from hpcdist.data.sampler import check_state, count_samples
 from hpcdist.errors import explain
 
 __all__ = ["DistributedSampler", "check_rank"]
@@ -96,12 +96,12 @@ class DistributedSampler:
         self._position = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch, and how many samples of its order all ranks together have been dealt.
+        """Return the epoch, how many samples of its order all ranks together have been dealt, and what that depends on.
 
         It is the same on every rank that has yielded equally many, and any number of ranks can go on with it. Where
         ranks differ, at the end of an epoch in exact mode, that of rank 0 is right: it is never dealt less.
         """
-        return {"epoch": self.epoch, "position": self._position}
+        return {"epoch": self.epoch, "position": self._position, **self._order()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue where ``state`` was taken: what is left of the epoch is dealt to the ranks there are now.
@@ -109,10 +109,13 @@ class DistributedSampler:
         Raises
         ------
         ValueError
-            If the position lies beyond the epoch.
+            If it is of other samples, another seed or another ``shuffle``, or the position lies beyond the epoch.
         """
-        check_position("DistributedSampler", state["position"], self.num_samples)
+        check_state("DistributedSampler", state, self._order())
         self.epoch, self._position = state["epoch"], state["position"]
+
+    def _order(self) -> dict[str, int]:
+        return {"num_samples": self.num_samples, "seed": self.seed, "shuffle": int(self.shuffle)}
 
 
 def check_rank(sampler: str, num_replicas: int, rank: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ __all__ = [
     "SequentialSampler",
     "SubsetRandomSampler",
     "WeightedRandomSampler",
-    "check_position",
+    "check_state",
     "count_samples",
 ]
 
@@ -61,8 +61,8 @@ class Sampler(ABC):
         self.epoch, self._position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch, and how many of its samples have been yielded."""
-        return {"epoch": self.epoch, "position": self._position}
+        """Return the epoch, how many of its samples have been yielded, and what its order depends on."""
+        return {"epoch": self.epoch, "position": self._position, **self._order()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue where ``state`` was taken.
@@ -70,10 +70,13 @@ class Sampler(ABC):
         Raises
         ------
         ValueError
-            If the position lies beyond the epoch.
+            If it is of other samples or another seed, or the position lies beyond the epoch.
         """
-        check_position(type(self).__name__, state["position"], len(self))
+        check_state(type(self).__name__, state, self._order())
         self.epoch, self._position = state["epoch"], state["position"]
+
+    def _order(self) -> dict[str, int]:
+        return {"num_samples": len(self), "seed": self.seed}
 
 
 class SequentialSampler(Sampler):
@@ -214,11 +217,16 @@ class WeightedRandomSampler(Sampler):
         return self.num_samples
 
 
-def check_position(sampler: str, position: int, length: int) -> None:
-    """Object to a state that does not fit an epoch of ``length`` samples."""
+def check_state(sampler: str, state: Mapping[str, int], order: Mapping[str, int]) -> None:
+    """Object to a state that was saved with another order, or whose position no epoch has."""
+    saved = {name: state.get(name, value) for name, value in order.items()}
+    do = "load it with the dataset and the options that saved it"
+    if saved != order:
+        raise ValueError(explain(f"{sampler}: state", got=saved, expected=order, do=do))
+    position, length = state["position"], order["num_samples"]
     if not 0 <= position <= length:
         what, expected = f"{sampler}: position in the epoch", f"at most {length}, its number of samples"
-        raise ValueError(explain(what, got=position, expected=expected, do="load it with the dataset that saved it"))
+        raise ValueError(explain(what, got=position, expected=expected, do=do))
 
 
 def count_samples(sampler: str, data_source: Sized | int) -> int:

@@ -138,5 +138,6 @@ def _end(processes: list[Any], connections: list[Any]) -> None:
     for process in processes:
         process.kill()  # a connection that a thread waits on is not seen to be closed
     for process in processes:
-        process.join()
-        process.close()
+        process.join(5)
+        if process.exitcode is not None:  # not even a kill ends a wait for a lost file system
+            process.close()

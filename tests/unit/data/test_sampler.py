@@ -97,6 +97,16 @@ def test_state_of_a_larger_dataset_is_refused():
         DistributedSampler(10, 2, 0).load_state_dict({"epoch": 0, "position": 11})
 
 
+@pytest.mark.parametrize("other", [{"seed": 1}, {"shuffle": False}], ids=str)
+def test_state_of_another_order_is_refused(other):
+    state = DistributedSampler(10, 2, 0).state_dict()
+    with pytest.raises(ValueError, match=f"state\n(?s:.*){next(iter(other))}"):
+        DistributedSampler(10, 2, 0, **other).load_state_dict(state)
+    with pytest.raises(ValueError, match="num_samples"):
+        DistributedSampler(12, 2, 0).load_state_dict(state)
+    DistributedSampler(10, 3, 1, pad=False).load_state_dict(state)  # other ranks, another mode
+
+
 @pytest.mark.parametrize(("ranks", "rank"), [(2, 2), (2, -1), (0, 0)])
 def test_bad_rank(ranks, rank):
     with pytest.raises(ValueError, match=f"rank {rank} of num_replicas {ranks}"):
