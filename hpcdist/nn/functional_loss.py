@@ -110,6 +110,8 @@ def cross_entropy(
 ) -> Tensor:
     """Return -log softmax(logits)[target] in nats, averaged or added up over the targets that are not ``ignore_index``.
 
+    The mean over no targets is 0.
+
     Parameters
     ----------
     logits : Tensor, shape (..., classes)
