@@ -161,7 +161,7 @@ def pow(a: Array, *, exponent: float) -> tuple[Array, tuple[Array]]:
 
 def _power(a: Array, exponent: Any) -> Array:
     if exponent == 1:
-        return a
+        return pooled(namespace(a).positive, a)
     if exponent == 2:
         return _product(a, a)
     if exponent == 3:  # some fifty times as fast
