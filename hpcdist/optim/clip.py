@@ -103,7 +103,7 @@ def with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
     """Return the parameters that have gradients; refuse those of which each rank has a part."""
     chosen = [parameters] if hasattr(type(parameters), "requires_grad") else list(parameters)  # type: ignore[arg-type]
     for p in chosen:
-        if hasattr(type(p), "placements"):
+        if hasattr(p, "placements"):
             do = "use hd.parallel.clip_grad_norm_, which knows all parts"
             raise TypeError(explain("clipping: a parameter is distributed", got=type(p).__name__, do=do))
     return [p for p in chosen if p.grad is not None]  # type: ignore[union-attr]

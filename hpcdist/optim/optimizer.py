@@ -68,7 +68,7 @@ class Optimizer:
         """
         if not isinstance(group, Mapping) or "params" not in group:
             raise TypeError(explain("add_param_group", got=type(group).__name__, expected='a dict with "params"'))
-        unknown = group.keys() - self.defaults.keys() - {"params"}
+        unknown = group.keys() - self.defaults.keys() - {"params"} - _OF_SCHEDULES
         if unknown:
             raise ValueError(explain("add_param_group: unknown options", got=unknown, expected=set(self.defaults)))
         _check_options(type(self).__name__, {**self.defaults, **group})

@@ -253,8 +253,18 @@ def test_clip_by_value():
 
 def test_parts_of_parameters_are_not_clipped_here():
     class Distributed(Tensor):
-        placements = ()
+        def __init__(self, data):
+            super().__init__(data, True)
+            self.placements = ()
 
-    for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
+    p = Distributed(np.ones(2))
+    p.grad = np.full(2, 9.0)
+    for clip in (
+        lambda: optim.clip_grad_norm_([p], 1.0),
+        lambda: optim.clip_grad_norm_(p, 1.0, float("inf")),
+        lambda: optim.clip_grad_value_([p], 1.0),
+        lambda: optim.SGD([p]).clip_grad_norm_(1.0),
+    ):
         with pytest.raises(TypeError, match=r"hd\.parallel\.clip_grad_norm_"):
-            clip([Distributed(np.ones(2), True)], 1.0)
+            clip()
+    np.testing.assert_array_equal(p.grad, 9)

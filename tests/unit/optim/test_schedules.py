@@ -68,6 +68,11 @@ def test_a_schedule_goes_on_from_its_state(name):
     assert told.get_last_lr() == first.get_last_lr()
 
 
+def test_initial_rates_may_be_given():
+    groups = [{"params": [Tensor(np.ones(1), True)], "lr": 0.1, "initial_lr": 0.8}]
+    assert S.StepLR(optim.SGD(groups), 1, 0.5, last_epoch=2).get_last_lr() == [0.1]
+
+
 def test_the_lowest_rate_of_a_cosine():
     schedule = S.CosineAnnealingLR(optimizer(), T_max=10, eta_min=0.1)
     seen = rates(schedule, 11)
