@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hpcdist as hd
-from hpcdist.autograd import Tensor, backward, check_vjp
+from hpcdist.autograd import Tensor, backward, check_vjp, fft
 
 RNG = np.random.default_rng(0)
 NORMS = (None, "backward", "ortho", "forward")
