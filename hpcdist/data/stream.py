@@ -123,24 +123,17 @@ class StreamReader:
             Number of the iteration (another one begins anew), and the places of the samples in the stream.
         """
         iteration, indices = request
-        if iteration != self._iteration or indices[0] < self._position:
+        if iteration != self._iteration:
             self._iteration, self._position, self._samples = iteration, 0, iter(self._dataset)
-        try:
-            return self._taken(indices)
-        except Exception:
-            self._iteration = -1  # what raised would seem to have ended
-            raise
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_iteration": -1, "_samples": iter(())}
-
-    def _taken(self, indices: Indices) -> Taken:
         samples = [sample for index in indices if (sample := self._at(int(index))) is not _END]
         whole = len(samples) == len(indices)
         if self._drop_last and whole and self._others:
             whole = self._at(int(indices[-1]) + self._others) is not _END
         wanted = samples and (whole or not self._drop_last)
         return Taken([self._collate(samples)] if wanted else [], not whole)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_iteration": -1, "_samples": iter(())}
 
     def _at(self, index: int) -> Any:
         left_out, self._position = index - self._position, index + 1
