@@ -11,7 +11,6 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from numbers import Integral
 from pathlib import Path
 
 from hpcdist.backends import numba
@@ -112,7 +111,7 @@ def set_threads(n: int | None, local_size: int = 1) -> int:
     needs for the next product (a step of kernels and products on 2 cores took 76 ms, with sleep 26).
     """
     global _threads
-    if n is not None and (not isinstance(n, Integral) or isinstance(n, bool) or n < 1):
+    if n is not None and (isinstance(n, bool) or not hasattr(n, "__index__") or n < 1):
         raise ValueError(explain("set_threads: number of threads", got=n, expected="an integer >= 1, or None"))
     wanted = (
         thread_variables(local_size, os.environ, shared_cores(local_size))

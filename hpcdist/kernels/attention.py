@@ -96,7 +96,7 @@ def rotary(qkv: Array, cos: Array, sin: Array, num_heads: int, sign: int, out: A
 
 def _sequences(qkv: Array, num_heads: int, seq: int) -> Iterator[tuple[Array, ...]]:
     """Yield q, k, v of each sequence, (num_heads, seq, head width)."""
-    for start in range(0, len(qkv), seq):
+    for start in range(0, len(qkv), max(seq, 1)):
         yield _parts(wide(qkv[start : start + seq]), num_heads)
 
 

@@ -1,10 +1,12 @@
 """Windows of which some elements see nothing but padding."""
 
+import math
+
 import numpy as np
 import pytest
 
 from hpcdist.kernels import convolution
-from hpcdist.kernels.window import reach
+from hpcdist.kernels.window import extent, reach
 
 
 @pytest.mark.parametrize(
@@ -12,19 +14,36 @@ from hpcdist.kernels.window import reach
     [(((3, 1), (1, 1), (20, 0), (20, 1)), (1, 1)), (((3, 3), (1, 1), (4, 9), (4, 9)), (2, 3)),
      (((3, 2), (2, 1), (9, 1), (7, 1)), (2, 3))],
 )  # fmt: skip
-def test_columns_are_written_up_to_their_end(window, shape):
-    size, *_ = window
-    places = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(shape, *window, strict=True)]
-    count = 2 * size[0] * size[1]
-    x = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
-    memory = np.full(count * places[0] * places[1] + 256, 7, np.float32)
-    columns, beyond = np.split(memory, [-256])
-    want = np.empty((count, *places), np.float32)
-    convolution.im2col.reference(x, window, want)
-    for _ in range(20):  # rows that are written by another thread, too
-        convolution.im2col(x, window, columns.reshape(want.shape))
-        np.testing.assert_array_equal(columns.reshape(want.shape), want)
-        np.testing.assert_array_equal(beyond, 7)
+def test_they_add_nothing(window, shape, monkeypatch):
+    places = [extent(n, *dim) for n, *dim in zip(shape, *window, strict=True)]
+    random = np.random.default_rng(0)
+    x, weight, y = (
+        random.standard_normal(s).astype(np.float32) for s in ((2, 2, *shape), (3, 2, *window[0]), (2, 3, *places))
+    )
+    fill, empty = np.full, np.empty
+    for compute, args, out in (
+        (convolution.correlate, (x, weight), y),
+        (convolution.correlate_back, (y, weight), x),
+        (convolution.correlate_weight, (x, y), weight),
+    ):
+        want = out.astype(float)
+        compute.reference(*(a.astype(float) for a in args), window, 1, want, 0.0)
+        guarded = []
+
+        def beside(shape, dtype, guarded=guarded):
+            """Return room with some after it that nothing may write to."""
+            memory = fill(math.prod(shape) + 256, 7, dtype)
+            guarded.append(memory[-256:])
+            return memory[:-256].reshape(shape)
+
+        for _ in range(20):  # rows that are written by another thread, too
+            found = beside(out.shape, np.float32)
+            with monkeypatch.context() as patch:
+                patch.setattr(np, "empty", lambda s, d=float: beside(s, d) if d is np.float32 else empty(s, d))
+                compute(*args, window, 1, found, 0.0)
+            np.testing.assert_allclose(found, want, atol=1e-4)
+        assert len(guarded) >= 40
+        assert all((room == 7).all() for room in guarded)
 
 
 def test_places_are_below_their_count():
