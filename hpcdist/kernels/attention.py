@@ -85,7 +85,7 @@ def rotary(qkv: Array, cos: Array, sin: Array, num_heads: int, sign: int, out: A
         1, or -1 for the inverse, which is the gradient.
     """
     seq, half = cos.shape
-    parts, turned = (x.reshape(-1, seq, num_heads, 3, 2, half) for x in (qkv, out))
+    parts, turned = (x.reshape(len(x) // max(seq, 1), seq, num_heads, 3, 2, half) for x in (qkv, out))
     if out is not qkv:
         turned[:, :, :, 2] = parts[:, :, :, 2]
     first, second = wide(parts[:, :, :, :2, 0]), wide(parts[:, :, :, :2, 1])
