@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from hpcdist.autograd import Tensor
+from hpcdist.array import Array
 from hpcdist.errors import explain
-from hpcdist.optim.optimizer import Optimizer, Parameters, descend, flat_values
+from hpcdist.optim.elementwise import Elementwise
+from hpcdist.optim.optimizer import Parameters, wide_zeros
 
 __all__ = ["SGD"]
 
 
-class SGD(Optimizer):
+class SGD(Elementwise):
     """Gradient descent.
 
     Parameters
@@ -54,18 +55,19 @@ class SGD(Optimizer):
             maximize=maximize,
         )
 
-    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        flat, gradient = flat_values(parameter), self._gradient(parameter, group)
-        if group["momentum"]:
-            gradient = self._with_momentum(gradient, state, group)
-        descend(flat, group["lr"] * gradient)
+    def _prepare(self, flat: Array, state: dict[str, Any], group: dict[str, Any]) -> float:
+        """Return what new gradients count for in the velocity; the first one counts in full."""
+        first = "momentum_buffer" not in state
+        if group["momentum"] and first:
+            state["momentum_buffer"] = wide_zeros(flat)
+        return 1.0 if first else 1 - group["dampening"]
 
-    @staticmethod
-    def _with_momentum(gradient: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = gradient.copy()
-        else:
-            state["momentum_buffer"] *= group["momentum"]
-            state["momentum_buffer"] += (1 - group["dampening"]) * gradient
-        velocity = state["momentum_buffer"]
-        return gradient + group["momentum"] * velocity if group["nesterov"] else velocity
+    def _step_of(self, gradient: Array, kept: dict[str, Any], group: dict[str, Any], numbers: float) -> Array:
+        step = gradient
+        if group["momentum"]:
+            velocity = kept["momentum_buffer"]
+            velocity *= group["momentum"]
+            velocity += numbers * gradient
+            step = gradient + group["momentum"] * velocity if group["nesterov"] else velocity
+        result: Array = group["lr"] * step
+        return result
