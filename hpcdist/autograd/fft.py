@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcdist.autograd.operand import call
+from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.autograd.tensor import Tensor
 
 __all__ = ["irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftn"]
@@ -42,8 +43,8 @@ def rfftn(
 ) -> Tensor:
     """Transform real ``x`` along ``dim`` (None: as many of the last as ``s`` has, or all)."""
     dims = _dims(x, s, dim)
-    extents = tuple(x.shape[d] for d in dims) if s is None else tuple(s)
-    return call("rfft", x, n=extents, dim=dims, norm=norm or "backward")
+    extents = _extents(x, dims) if s is None else s
+    return call("rfft", x, n=tuple(extents), dim=dims, norm=norm or "backward")
 
 
 def irfftn(
@@ -51,10 +52,14 @@ def irfftn(
 ) -> Tensor:
     """Undo :func:`rfftn` to ``s`` real elements (default: an even number of the last)."""
     dims = _dims(x, s, dim)
-    extents = [x.shape[d] for d in dims] if s is None else list(s)
+    extents = _extents(x, dims) if s is None else list(s)
     if s is None and extents:
         extents[-1] = 2 * (extents[-1] - 1)
     return call("irfft", x, n=tuple(extents), dim=dims, norm=norm or "backward")
+
+
+def _extents(x: Tensor, dims: Sequence[int]) -> list[int]:
+    return [x.shape[d] for d in reduced(x.ndim, tuple(dims))]
 
 
 def _dims(x: Tensor, s: Sequence[int] | None, dim: Sequence[int] | None) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcdist.autograd.operand import Operand, binary, call, operand, wrapped
+from hpcdist.autograd.operand import Operand, binary, call, operand, product, wrapped
 from hpcdist.autograd.ops.reduce import Dims
 from hpcdist.autograd.tensor import Tensor, tensor
 from hpcdist.errors import explain
@@ -203,8 +203,8 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> tuple[Tensor
 
 # ---------------------------------------------------------------- products
 def matmul(a: Operand, b: Operand) -> Tensor:
-    """Return ``a @ b``: a (..., m, k), b (..., k, n); batch dimensions broadcast."""
-    return binary("matmul", a, b)
+    """Return ``a @ b``: a (..., m, k) or (k,), b (..., k, n) or (k,); batch dimensions broadcast."""
+    return product(a, b)
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
@@ -230,6 +230,8 @@ def einsum(equation: str, *operands: Operand) -> Tensor:
         ``"bij,bjk->bik"``: one letter a dimension, ``...`` for any number of them. Without ``->``: the dimensions of
         ``...``, then, in alphabetical order, the letters that are there once.
     operands : Tensor
-        A dimension of extent one is stretched.
+        One by one, or a sequence of them. A dimension of extent one is stretched.
     """
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
     return call("einsum", *map(wrapped, operands), equation=equation)

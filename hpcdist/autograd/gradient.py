@@ -10,7 +10,7 @@ import numpy as np
 from hpcdist.array import Array
 from hpcdist.autograd.graph import gradients_with_graph
 from hpcdist.autograd.op import Op
-from hpcdist.autograd.replay import Replay
+from hpcdist.autograd.replay import Replay, is_fixed, may_share
 from hpcdist.autograd.tape import apply, paired, run, seed_of
 from hpcdist.autograd.tensor import Tensor
 from hpcdist.errors import explain
@@ -53,18 +53,33 @@ def grad(
     pairs = paired(roots, grad_outputs)
     found: tuple[Any, ...]
     if create_graph:
-        started = [(root, seed if isinstance(seed, Tensor) else Tensor(seed_of(root, seed))) for root, seed in pairs]
+        started = [(root, _with_graph(root, seed)) for root, seed in pairs]
         found = tuple(gradients_with_graph(started, wanted))
     else:
         replay = Replay(retain_graph, wanted)
         run([(root, seed_of(root, seed)) for root, seed in pairs], replay)
-        found = tuple(replay.gradient_of(t) for t in wanted)
+        found = _apart([replay.gradient_of(t) for t in wanted])
     missing = [i for i, g in enumerate(found) if g is None]
     if missing and not allow_unused:
         raise RuntimeError(
             explain(f"grad: no output depends on input {missing[0]}", do="say allow_unused=True to get None")
         )
     return found
+
+
+def _apart(gradients: list[Array | None]) -> tuple[Array | None, ...]:
+    """Return gradients that can be written one by one: rows may hand out one array twice, or a stretched one."""
+    mine: list[Array | None] = []
+    for g in gradients:
+        shared = g is not None and any(other is not None and may_share(g, other) for other in mine)
+        mine.append(g.copy() if g is not None and (shared or is_fixed(g)) else g)
+    return tuple(mine)
+
+
+def _with_graph(root: Tensor, seed: Any) -> Tensor:
+    """Return the cotangent to start from; a tensor that is one keeps its graph."""
+    whole = Tensor(seed_of(root, seed))
+    return seed.to(root.dtype).expand(root.shape) if isinstance(seed, Tensor) else whole
 
 
 def check_vjp(

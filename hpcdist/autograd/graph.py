@@ -76,8 +76,7 @@ def _vjp(node: Node, grads: list[Tensor | None], goals: set[Any], useful: set[in
                 do="write the function in these, or ask for the gradient without create_graph",
             )
         )
-    if any(g is not None and g.dtype.kind == "c" for g in grads):
-        raise RuntimeError("grad: create_graph is for real values\n  do       split them into real and imaginary parts")
+    _check(node, goals)
     shapes = [
         _output(e)[0] if e is not None and (edge_key(e) in goals or getattr(e[0], "seq", None) in useful) else None
         for e in node.edges
@@ -85,6 +84,26 @@ def _vjp(node: Node, grads: list[Tensor | None], goals: set[Any], useful: set[in
     saved = [_attached(node, keep, value) for keep, value in zip(form.keeps, node.values(), strict=False)]
     results: Sequence[Tensor | None] = form.vjp(grads, saved or node.values(), shapes, **node.attrs)
     return results
+
+
+def _check(node: Node, goals: set[Any]) -> None:
+    """Refuse what the plain replay does with arrays only."""
+    if any(dtype.kind == "c" for _, dtype in [o[:2] for o in node.outputs] + [_output(e) for e in node.edges if e]):
+        raise RuntimeError(
+            explain(
+                "grad: create_graph is for real values",
+                got=f"complex ones at {node.op.name!r}",
+                do="write the function in real and imaginary parts",
+            )
+        )
+    if node.hooks or any(e and e[1] is None and e[0].hooks and edge_key(e) in goals for e in node.edges):
+        raise RuntimeError(
+            explain(
+                "grad: a hook takes arrays, so that create_graph cannot differentiate what it does",
+                got=f"a hook at {node.op.name!r}",
+                do="remove it (register_hook returned the function that does), or ask without create_graph",
+            )
+        )
 
 
 def _attached(node: Node, keep: int, value: Any) -> Tensor:

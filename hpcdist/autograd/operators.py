@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from hpcdist.autograd.operand import Operand, binary, call, flat, operand, plain_index, wrapped
+from hpcdist.autograd.operand import Operand, binary, call, flat, operand, plain_index, product, wrapped
 from hpcdist.autograd.ops.reduce import Dims, reduced
 from hpcdist.errors import explain
 
@@ -59,10 +59,10 @@ class Operators:
         return binary("div", other, self)
 
     def __matmul__(self, other: Operand) -> Self:
-        return binary("matmul", self, other)
+        return product(self, other)
 
     def __rmatmul__(self, other: Operand) -> Self:
-        return binary("matmul", other, self)
+        return product(other, self)
 
     def __neg__(self) -> Self:
         return call("neg", self)
@@ -200,8 +200,13 @@ class Operators:
         return call("reshape", self, shape=flat(shape))
 
     def transpose(self, *dims: Any) -> Self:
-        """Return the dimensions in another order (default: reversed)."""
-        return call("transpose", self, dims=flat(dims) or tuple(reversed(range(self.ndim))))
+        """Exchange two dimensions, given one by one; or put all in the order of a sequence (default: reversed)."""
+        if len(dims) == 2:
+            one, other = reduced(self.ndim, dims)
+            order = list(range(self.ndim))
+            order[one], order[other] = other, one
+            return self.permute(order)
+        return self.permute(*dims) if dims else self.permute(range(self.ndim)[::-1])
 
     def view(self, *shape: Any) -> Self:
         """Return :meth:`reshape`: a view of the same memory where it allows."""
@@ -229,7 +234,7 @@ class Operators:
 
     def permute(self, *dims: Any) -> Self:
         """Return the dimensions in another order."""
-        return self.transpose(*dims)
+        return call("transpose", self, dims=flat(dims))
 
     def expand(self, *sizes: Any) -> Self:
         """Stretch dimensions of extent one to ``sizes`` (-1: leave it), with new dimensions in front."""
@@ -245,9 +250,11 @@ class Operators:
 
     def split(self, sizes: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Cut into pieces of the given sizes (an int: of that size, the last may be shorter) along ``dim``."""
-        n = self.shape[dim]
-        if isinstance(sizes, int):
-            sizes = [min(sizes, n - start) for start in range(0, n, sizes)]
+        if isinstance(sizes, (int, np.integer)):
+            if sizes < 1:
+                raise ValueError(explain("split: size of a piece", got=sizes, expected="1 or more"))
+            n = self.shape[reduced(self.ndim, dim)[0]]
+            sizes = [min(sizes, n - start) for start in range(0, max(n, 1), sizes)]  # of nothing: one piece
         return call("split", self, sizes=tuple(sizes), dim=dim)
 
     def to(self, dtype: npt.DTypeLike) -> Self:

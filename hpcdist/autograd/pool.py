@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hpcdist.array import Array, is_device, namespace
 
-__all__ = ["POOL", "Pool", "allocator", "empty"]
+__all__ = ["POOL", "Pool", "allocator", "empty", "pooled"]
 
 SMALL_BYTES = 32 << 10
 """Below this malloc is as good."""
@@ -87,3 +87,18 @@ def allocator(like: Array | None) -> Callable[..., Array]:
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32, like: Array | None = None) -> Array:
     """Return an uninitialised, contiguous array where ``like`` lives (default: the host)."""
     return allocator(like)(shape, dtype)
+
+
+def pooled(ufunc: Any, *operands: Any) -> Array:
+    """Return ``ufunc(*operands)`` for arrays and numbers, a large result in memory of the pool.
+
+    A result whose operands lie in another order is left to the library, which keeps that order.
+    """
+    arrays = [a for a in operands if isinstance(a, np.ndarray)]
+    if not any([a.nbytes >= SMALL_BYTES and a.flags.c_contiguous and a.dtype.kind in "bcfiu" for a in arrays]):
+        result: Array = ufunc(*operands)
+        return result
+    dtypes = [a.dtype if hasattr(a, "dtype") else type(a) for a in operands]
+    shape = np.broadcast_shapes(*[a.shape for a in arrays])
+    filled: Array = ufunc(*operands, out=POOL.empty(shape, ufunc.resolve_dtypes((*dtypes, None))[-1]))
+    return filled

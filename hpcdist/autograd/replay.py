@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdist.autograd.tape import Node
     from hpcdist.autograd.tensor import Tensor
 
-__all__ = ["Cotangent", "Into", "Replay", "edge_key", "key_of"]
+__all__ = ["Cotangent", "Into", "Replay", "edge_key", "is_fixed", "key_of", "may_share"]
 
 
 class Into(ABC):
@@ -131,9 +131,9 @@ class Replay:
         others = [c.array for group in self._cotangents.values() for c in group if c is not target]
         others += [c.array for c in self._leaves.values() if c is not target]
         for other in itertools.chain(others, self._current, self._shown):
-            if other is not None and _may_share(target.array, other):
+            if other is not None and may_share(target.array, other):
                 return _copy(target)
-        return _copy(target) if _is_fixed(target.array) else target.array
+        return _copy(target) if is_fixed(target.array) else target.array
 
     def _find(self, stack: list[Node]) -> None:
         """Find every node below the roots, and count the uses of leaves that wait for all of them."""
@@ -284,13 +284,14 @@ def _copy(target: Cotangent) -> Array:
     return copy
 
 
-def _is_fixed(a: Array) -> bool:
+def is_fixed(a: Array) -> bool:
     """Say whether ``a`` cannot be written, or several of its elements lie in one place (CuPy lets that be written)."""
     stretched = any(stride == 0 and n > 1 for stride, n in zip(a.strides, a.shape, strict=True))
     return stretched or not getattr(a.flags, "writeable", True)
 
 
-def _may_share(a: Array, b: Array) -> bool:
+def may_share(a: Array, b: Array) -> bool:
+    """Say whether writing ``a`` might change ``b``."""
     if is_device(a):
         # CuPy has no bounds check of its own that is as cheap; a copy too many is harmless
         return True

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array, is_device, to_host
-from hpcdist.autograd.operand import binary
+from hpcdist.autograd.operand import binary, product
 from hpcdist.autograd.operators import Operators
 from hpcdist.autograd.pool import empty
 from hpcdist.errors import explain
@@ -134,7 +134,7 @@ class Tensor(Operators):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         reflected = _UFUNC_OPS.get(ufunc.__name__)
         if method == "__call__" and reflected and len(inputs) == 2 and not kwargs:
-            return binary(reflected, *inputs)
+            return product(*inputs) if reflected == "matmul" else binary(reflected, *inputs)
         for x in inputs:
             if isinstance(x, Tensor):
                 x._refuse_numpy(f"numpy.{ufunc.__name__}")

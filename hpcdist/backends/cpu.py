@@ -111,7 +111,7 @@ def set_threads(n: int | None, local_size: int = 1) -> int:
     needs for the next product (a step of kernels and products on 2 cores took 76 ms, with sleep 26).
     """
     global _threads
-    if n is not None and n < 1:
+    if n is not None and (isinstance(n, bool) or not hasattr(n, "__index__") or n < 1):
         raise ValueError(explain("set_threads: number of threads", got=n, expected="an integer >= 1, or None"))
     wanted = (
         thread_variables(local_size, os.environ, shared_cores(local_size))

@@ -3,6 +3,7 @@
 from hpcdist.data.arrays import ArrayDataset, TensorDataset
 from hpcdist.data.batch import BatchSampler
 from hpcdist.data.collate import default_collate
+from hpcdist.data.dataset import ConcatDataset, Dataset, Subset, random_split
 from hpcdist.data.distributed import DistributedSampler
 from hpcdist.data.fields import HDF5Dataset
 from hpcdist.data.loader import DataLoader
@@ -15,6 +16,7 @@ from hpcdist.data.sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from hpcdist.data.stream import IterableDataset, StreamSampler
 from hpcdist.data.tokens import TokenData, open_tokens, split
 from hpcdist.data.windows import Windows
 from hpcdist.data.workers import start_server
@@ -23,13 +25,18 @@ __all__ = [
     "ArrayDataset",
     "BatchPlan",
     "BatchSampler",
+    "ConcatDataset",
     "DataLoader",
+    "Dataset",
     "DistributedSampler",
     "HDF5Dataset",
+    "IterableDataset",
     "NetCDFDataset",
     "RandomSampler",
     "Sampler",
     "SequentialSampler",
+    "StreamSampler",
+    "Subset",
     "SubsetRandomSampler",
     "TensorDataset",
     "TokenData",
@@ -38,6 +45,7 @@ __all__ = [
     "assign",
     "default_collate",
     "open_tokens",
+    "random_split",
     "split",
     "start_server",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Iterator
@@ -25,7 +26,11 @@ class _End:
 
 
 class Ahead(Generic[T]):
-    """Run an iterator in a thread, at most ``depth`` results ahead of who takes them."""
+    """Run an iterator in a thread, at most ``depth`` results ahead of who takes them.
+
+    The thread ends before the interpreter does: frozen in the midst of an HDF5 call it would keep h5py's lock, for
+    which the end of the interpreter waits.
+    """
 
     def __init__(self, source: Iterator[T], depth: int, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -33,6 +38,7 @@ class Ahead(Generic[T]):
         self._ready: queue.SimpleQueue[T | _Failure | _End] = queue.SimpleQueue()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(source,), name="hpcdist-loader", daemon=True)
+        atexit.register(self.stop, timeout_s)
         self._thread.start()
 
     def __iter__(self) -> Iterator[T]:
@@ -42,11 +48,12 @@ class Ahead(Generic[T]):
             yield item
             self._free.release()
 
-    def stop(self) -> None:
-        """End the thread; a fetch that is under way is waited for."""
+    def stop(self, limit_s: float) -> None:
+        """End the thread after the fetch that is under way; wait at most ``limit_s`` seconds for that."""
+        atexit.unregister(self.stop)
         self._stopped.set()
         self._free.release()
-        self._thread.join(self._timeout_s)
+        self._thread.join(limit_s)
 
     def _next(self) -> T | _Failure | _End:
         try:

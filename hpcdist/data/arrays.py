@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array
+from hpcdist.data.dataset import Dataset, checked_sample, checked_samples
 from hpcdist.errors import explain
 
-__all__ = ["ArrayDataset", "TensorDataset", "checked_samples"]
+__all__ = ["ArrayDataset", "TensorDataset"]
 
 
-class ArrayDataset:
+class ArrayDataset(Dataset[Any]):
     """Samples that are rows of arrays, in memory or memory-mapped.
 
     Given in order, a sample is a tuple of rows; given by name, a dict.
@@ -32,7 +33,8 @@ class ArrayDataset:
     def __init__(self, *arrays: Array, **fields: Array) -> None:
         if bool(arrays) == bool(fields):
             raise ValueError(explain("ArrayDataset", got="both or none", expected="arrays in order, or arrays by name"))
-        self.arrays: dict[Any, Array] = dict(fields or enumerate(arrays))
+        given: dict[Any, Any] = dict(fields or enumerate(arrays))
+        self.arrays = {name: array if hasattr(array, "shape") else np.asarray(array) for name, array in given.items()}
         self._named = bool(fields)
         shapes = {name: np.shape(array) for name, array in self.arrays.items()}
         if not all(shapes.values()) or len({shape[0] for shape in shapes.values()}) > 1:
@@ -45,9 +47,7 @@ class ArrayDataset:
 
     def __getitem__(self, index: int) -> Any:
         """Return sample ``index``; negative counts from the end."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(explain("ArrayDataset: sample", got=index, expected=f"0 to {len(self) - 1}"))
-        return self._rows(index)
+        return self._rows(checked_sample("ArrayDataset", index, len(self)))
 
     def batch(self, indices: npt.ArrayLike) -> Any:
         """Return samples ``indices`` (shape (n,)): copies of shape (n, ...).
@@ -66,12 +66,3 @@ class ArrayDataset:
 
 TensorDataset = ArrayDataset
 """PyTorch's name."""
-
-
-def checked_samples(dataset: str, indices: npt.ArrayLike, count: int) -> npt.NDArray[np.int64]:
-    """Return ``indices`` as an array; refuse samples outside ``range(count)``."""
-    index = np.asarray(indices, np.int64)
-    if index.size and not (index.min() >= 0 and index.max() < count):
-        got = f"{index.min()} to {index.max()}"
-        raise IndexError(explain(f"{dataset}: sample", got=got, expected=f"0 to {count - 1}"))
-    return index

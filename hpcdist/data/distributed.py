@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sized
 import numpy as np
 
 from hpcdist.data.order import Indices, epoch_order
-from hpcdist.data.sampler import check_position
+from hpcdist.data.sampler import check_state, count_samples
 from hpcdist.errors import explain
 
-__all__ = ["DistributedSampler"]
+__all__ = ["DistributedSampler", "check_rank"]
 
 
 class DistributedSampler:
@@ -53,17 +53,8 @@ class DistributedSampler:
         drop_last: bool = False,
         pad: bool = True,
     ) -> None:
-        if num_replicas < 1 or not 0 <= rank < num_replicas:
-            raise ValueError(
-                explain(
-                    "DistributedSampler: rank",
-                    got=f"rank {rank} of num_replicas {num_replicas}",
-                    expected="0 <= rank < num_replicas",
-                )
-            )
-        self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
-        if self.num_samples < 0:
-            raise ValueError(explain("DistributedSampler: number of samples", got=self.num_samples, expected=">= 0"))
+        check_rank("DistributedSampler", num_replicas, rank)
+        self.num_samples = count_samples("DistributedSampler", dataset)
         self.num_replicas, self.rank = num_replicas, rank
         self.shuffle, self.seed, self.drop_last, self.pad = shuffle, seed, drop_last, pad
         self.epoch = 0
@@ -105,11 +96,12 @@ class DistributedSampler:
         self._position = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch, and how many samples of its order all ranks together have been dealt.
+        """Return the epoch, how many samples of its order all ranks together have been dealt, and what that depends on.
 
-        It is the same on every rank that has yielded equally many, and any number of ranks can go on with it.
+        It is the same on every rank that has yielded equally many, and any number of ranks can go on with it. Where
+        ranks differ, at the end of an epoch in exact mode, that of rank 0 is right: it is never dealt less.
         """
-        return {"epoch": self.epoch, "position": self._position}
+        return {"epoch": self.epoch, "position": self._position, **self._order()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue where ``state`` was taken: what is left of the epoch is dealt to the ranks there are now.
@@ -117,7 +109,17 @@ class DistributedSampler:
         Raises
         ------
         ValueError
-            If the position lies beyond the epoch.
+            If it is of other samples, another seed or another ``shuffle``, or the position lies beyond the epoch.
         """
-        check_position("DistributedSampler", state["position"], self.num_samples)
+        check_state("DistributedSampler", state, self._order())
         self.epoch, self._position = state["epoch"], state["position"]
+
+    def _order(self) -> dict[str, int]:
+        return {"num_samples": self.num_samples, "seed": self.seed, "shuffle": int(self.shuffle)}
+
+
+def check_rank(sampler: str, num_replicas: int, rank: int) -> None:
+    """Object to a rank that is not in ``range(num_replicas)``."""
+    if num_replicas < 1 or not 0 <= rank < num_replicas:
+        got, expected = f"rank {rank} of num_replicas {num_replicas}", "0 <= rank < num_replicas"
+        raise ValueError(explain(f"{sampler}: rank", got=got, expected=expected))

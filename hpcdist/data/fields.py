@@ -11,23 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array
-from hpcdist.data.arrays import checked_samples
+from hpcdist.data.dataset import Dataset, checked_sample, checked_samples
 from hpcdist.errors import explain
 
 __all__ = ["HDF5Dataset"]
 
 
-class HDF5Dataset:
+class HDF5Dataset(Dataset[dict[str, Any]]):
     """Samples are dicts of rows of several datasets of a file; only what a batch needs is read.
 
-    The file is opened by each process that reads, when it first does, without locks.
+    The file is opened by each process that reads, when it first does, without locks. It must not grow meanwhile. That
+    it can be opened is checked here, on this rank only: where ranks go on to communicate, open it in a block of
+    ``comm.agreed()``, and what fails on one fails on all.
 
     Parameters
     ----------
     path : path
         An HDF5 file.
     fields : str, sequence of str, or mapping of str to str
-        Datasets in it, under their own names; or key to dataset. Numeric, shape (n, ...), the same n.
+        Datasets in it, under their own names (``group/name``); or key to dataset. Numeric, shape (n, ...), the same n;
+        read in this machine's byte order.
 
     Raises
     ------
@@ -50,10 +53,8 @@ class HDF5Dataset:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return sample ``index``; negative counts from the end."""
-        if not -len(self) <= index < len(self):
-            what = f"{type(self).__name__}: sample"
-            raise IndexError(explain(what, got=index, expected=f"0 to {len(self) - 1}"))
-        return {key: rows[0] for key, rows in self.batch([index % len(self)]).items()}
+        rows = self.batch([checked_sample(type(self).__name__, index, len(self))])
+        return {key: row[0] for key, row in rows.items()}
 
     def batch(self, indices: npt.ArrayLike) -> dict[str, Array]:
         """Return samples ``indices`` (shape (n,), any order, repeats too): arrays of shape (n, ...) by field.
@@ -99,24 +100,36 @@ class HDF5Dataset:
             self.close()
 
     def _dataset(self, name: str) -> Any:
-        import h5py
-
         if self._file is None:
-            self._file = h5py.File(self.path, "r", locking=False)
+            from hpcdist.data.hdf5 import opened
+
+            self._file = opened(self.path)
         found = self._file.get(name)
-        if not isinstance(found, h5py.Dataset) or found.dtype.kind not in "biufc" or found.ndim == 0:
-            got = f"{name!r} in {self.path}: {found}"
-            raise ValueError(
-                explain(f"{type(self).__name__}: field", got=got, expected="a numeric dataset with a first dimension")
-            )
+        if not _is_field(found):
+            what, got = f"{type(self).__name__}: field", f"{name!r} in {self.path}: {found or 'no such dataset'}"
+            expected = "a numeric dataset with a first dimension"
+            raise ValueError(explain(what, got=got, expected=expected, do=f"choose of {_fields(self._file)}"))
         return found
 
 
 def read_rows(dataset: Any, index: npt.NDArray[np.int64]) -> Array:
     """Return rows ``index``, in any order and with repeats: HDF5 reads them once each, in ascending order."""
+    native = dataset.dtype.newbyteorder("=")
     rows, places = np.unique(index, return_inverse=True)
     if len(rows) == 0:
-        return np.empty((0, *dataset.shape[1:]), dataset.dtype)
+        return np.empty((0, *dataset.shape[1:]), native)
     whole_run = rows[-1] - rows[0] + 1 == len(rows)
     read: Array = dataset[rows[0] : rows[-1] + 1] if whole_run else dataset[rows]
-    return read[places]
+    return read[places].astype(native, copy=False)
+
+
+def _is_field(item: Any) -> bool:
+    is_dataset = hasattr(item, "dtype") and hasattr(item, "ndim")
+    return is_dataset and item.dtype.kind in "biufc" and item.ndim > 0
+
+
+def _fields(file: Any) -> str:
+    """Return the names of datasets that can be fields, for people."""
+    names: list[str] = []
+    file.visititems(lambda name, item: names.append(name) if _is_field(item) else None)
+    return ", ".join(names[:20]) or "another file: this one has none"

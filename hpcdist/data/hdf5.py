@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hpcdist.array import Array
 from hpcdist.data.mapped import extremes
 from hpcdist.errors import explain
 
-__all__ = ["read_tokens"]
+__all__ = ["opened", "read_tokens"]
 
 
 def read_tokens(path: Path, name: str) -> tuple[Array, int]:
@@ -28,7 +29,7 @@ def read_tokens(path: Path, name: str) -> tuple[Array, int]:
     ValueError
         If there is no such dataset, it is empty, not integer, not 1-D, or holds ids outside the vocabulary.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         dataset = _dataset(file, path, name)
         tokens = _mapped(file, dataset, path)
         stated = dataset.attrs.get("vocab_size")
@@ -46,14 +47,26 @@ def read_tokens(path: Path, name: str) -> tuple[Array, int]:
     return tokens, vocab_size
 
 
-def _opened(path: Path) -> Any:
+def opened(path: Path) -> Any:
+    """Open a file to read, without locks.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, or is no whole HDF5 file.
+    """
     try:
         return h5py.File(path, "r", locking=False)
     except OSError as error:
-        if error.errno is not None:
-            raise
-        do = "copy it again: it may be cut off"
+        if error.errno:
+            raise OSError(error.errno, os.strerror(error.errno), os.fspath(path)) from error
+        do = "convert it: nccopy -k nc4 OLD NEW" if _is_netcdf3(path) else "copy it again: it may be cut off"
         raise OSError(explain("training data: no whole HDF5 file", got=f"{path}: {error}", do=do)) from error
+
+
+def _is_netcdf3(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(3) == b"CDF"
 
 
 def _dataset(file: Any, path: Path, name: str) -> Any:

@@ -1,9 +1,10 @@
 """Samples that are records of NetCDF-4 variables, read as the HDF5 that they are.
 
 Applied, by the conventions of NetCDF and CF (section 8.1): ``_FillValue`` and ``missing_value`` become NaN, then
-``scale_factor`` multiplies and ``add_offset`` is added. A variable with an unlimited first dimension may be shorter
-in the file than the dimension is; what it lacks is missing, too. Not applied: ``valid_min``, ``valid_max``,
-``valid_range``, ``_Unsigned``, units and calendars.
+``scale_factor`` multiplies and ``add_offset`` is added. Floating-point numbers without ``_FillValue`` are missing where
+they are what the library writes by default, 9.97e36. A variable with an unlimited first dimension may be shorter in the
+file than the dimension is; what it lacks is missing, too. ``_Unsigned`` integers are read so. Not applied:
+``valid_min``, ``valid_max``, ``valid_range``, units and calendars.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from hpcdist.errors import explain
 
 __all__ = ["NetCDFDataset"]
 
-_ONLY_A_DIMENSION = b"This is a netCDF dimension but not a netCDF variable"
+_ONLY_A_DIMENSION = "This is a netCDF dimension but not a netCDF variable"
+_DEFAULT_FILL = 9.9692099683868690e36
+"""NC_FILL_FLOAT and NC_FILL_DOUBLE of netcdf.h."""
 
 
 class NetCDFDataset(HDF5Dataset):
     """Samples are dicts of records of several variables, along their first dimension.
 
-    Values have the wider type of ``scale_factor`` and ``add_offset`` (float64 if those are integers); without these,
-    integers that can be missing are float32 up to 16 bits and float64 above, and all else keeps its type.
+    Values have the type that NumPy finds for the variable with ``scale_factor`` and ``add_offset`` (float64 if all are
+    integers); without these, integers that can be missing are float32 up to 16 bits and float64 above, and all else
+    keeps its type.
 
     Parameters
     ----------
@@ -49,55 +53,56 @@ class NetCDFDataset(HDF5Dataset):
 
     def _dataset(self, name: str) -> Any:
         found = super()._dataset(name)
-        if found.attrs.get("NAME", b"").startswith(_ONLY_A_DIMENSION):
+        if _text(found.attrs.get("NAME")).startswith(_ONLY_A_DIMENSION):
             what, expected = f"NetCDFDataset: field {name!r} of {self.path}", "a variable"
             raise ValueError(explain(what, got="a dimension without values", expected=expected))
         return found
 
     def _rows(self, dataset: Any, index: npt.NDArray[np.int64]) -> Array:
-        there = index < dataset.shape[0]
-        attributes = dataset.attrs
-        if not there.all():
-            raw = np.full((len(index), *dataset.shape[1:]), _fill(dataset), dataset.dtype)
-            raw[there] = read_rows(dataset, index[there])
-        else:
-            raw = read_rows(dataset, index)
+        attributes, there = dataset.attrs, index < dataset.shape[0]
+        raw = np.zeros((len(index), *dataset.shape[1:]), dataset.dtype.newbyteorder("="))
+        raw[there] = read_rows(dataset, index[there])
         missing = _is_missing(raw, attributes)
         missing[~there] = True
-        dtype = _unpacked_type(raw.dtype, attributes)
-        values = raw.astype(dtype)
-        if dtype.kind == "f":
+        if _text(attributes.get("_Unsigned")) == "true" and raw.dtype.kind == "i":
+            raw = raw.view(f"u{raw.dtype.itemsize}")
+        values = raw.astype(_unpacked_type(raw.dtype, attributes, shorter=dataset.shape[0] < len(self)))
+        if values.dtype.kind in "fc":
             values[missing] = np.nan
         if "scale_factor" in attributes:
-            values *= _number(attributes["scale_factor"]).astype(dtype)
+            values *= _number(attributes, "scale_factor")
         if "add_offset" in attributes:
-            values += _number(attributes["add_offset"]).astype(dtype)
+            values += _number(attributes, "add_offset")
         return values
 
 
 def _is_missing(raw: Array, attributes: Any) -> npt.NDArray[np.bool_]:
     missing = np.zeros(raw.shape, np.bool_)
+    if raw.dtype.kind == "f" and raw.dtype.itemsize >= 4 and "_FillValue" not in attributes:
+        missing |= raw == raw.dtype.type(_DEFAULT_FILL)
     for name in ("_FillValue", "missing_value"):
         for value in np.ravel(attributes.get(name, [])):
             missing |= raw == value
     return missing
 
 
-def _fill(dataset: Any) -> Any:
-    return _number(dataset.attrs["_FillValue"]) if "_FillValue" in dataset.attrs else dataset.fillvalue
-
-
-def _unpacked_type(raw: np.dtype[Any], attributes: Any) -> np.dtype[Any]:
-    native = raw.newbyteorder("=")
-    stated = [_number(attributes[name]).dtype for name in ("scale_factor", "add_offset") if name in attributes]
+def _unpacked_type(raw: np.dtype[Any], attributes: Any, *, shorter: bool) -> np.dtype[Any]:
+    stated = [_number(attributes, name).dtype for name in ("scale_factor", "add_offset") if name in attributes]
     if stated:
-        wide = np.result_type(*stated).newbyteorder("=")
-        return wide if wide.kind == "f" else np.dtype(np.float64)
-    if native.kind in "iu" and ("_FillValue" in attributes or "missing_value" in attributes):
-        return np.dtype(np.float32 if native.itemsize <= 2 else np.float64)
-    return native
+        wide = np.result_type(raw, *stated)
+        return wide if wide.kind in "fc" else np.dtype(np.float64)
+    if raw.kind in "iub" and (shorter or "_FillValue" in attributes or "missing_value" in attributes):
+        return np.dtype(np.float32 if raw.itemsize <= 2 else np.float64)
+    return raw
 
 
-def _number(value: Any) -> npt.NDArray[Any]:
+def _number(attributes: Any, name: str) -> npt.NDArray[Any]:
     """Return an attribute as a scalar: NetCDF writes arrays of one element."""
-    return np.asarray(value).reshape(-1)[0]
+    value = np.asarray(attributes[name])
+    if value.size != 1 or value.dtype.kind not in "iuf":
+        raise ValueError(explain(f"NetCDFDataset: attribute {name}", got=repr(attributes[name]), expected="one number"))
+    return value.astype(value.dtype.newbyteorder("=")).reshape(-1)[0]
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

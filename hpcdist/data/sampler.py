@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ __all__ = [
     "SequentialSampler",
     "SubsetRandomSampler",
     "WeightedRandomSampler",
-    "check_position",
+    "check_state",
+    "count_samples",
 ]
 
 
@@ -59,8 +61,8 @@ class Sampler(ABC):
         self.epoch, self._position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch, and how many of its samples have been yielded."""
-        return {"epoch": self.epoch, "position": self._position}
+        """Return the epoch, how many of its samples have been yielded, and what its order depends on."""
+        return {"epoch": self.epoch, "position": self._position, **self._order()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Continue where ``state`` was taken.
@@ -68,10 +70,13 @@ class Sampler(ABC):
         Raises
         ------
         ValueError
-            If the position lies beyond the epoch.
+            If it is of other samples or another seed, or the position lies beyond the epoch.
         """
-        check_position(type(self).__name__, state["position"], len(self))
+        check_state(type(self).__name__, state, self._order())
         self.epoch, self._position = state["epoch"], state["position"]
+
+    def _order(self) -> dict[str, int]:
+        return {"num_samples": len(self), "seed": self.seed}
 
 
 class SequentialSampler(Sampler):
@@ -85,7 +90,7 @@ class SequentialSampler(Sampler):
 
     def __init__(self, data_source: Sized | int) -> None:
         super().__init__()
-        self._count = _length(data_source)
+        self._count = count_samples("SequentialSampler", data_source)
 
     def indices(self) -> Indices:
         """Return 0, 1, 2, ..."""
@@ -120,7 +125,7 @@ class RandomSampler(Sampler):
         self, data_source: Sized | int, replacement: bool = False, num_samples: int | None = None, *, seed: int = 0
     ) -> None:
         super().__init__(seed)
-        self._count, self.replacement = _length(data_source), replacement
+        self._count, self.replacement = count_samples("RandomSampler", data_source), replacement
         self.num_samples = self._count if num_samples is None else num_samples
         _check_draws("RandomSampler", self.num_samples, self._count, unlimited=True)
 
@@ -212,17 +217,27 @@ class WeightedRandomSampler(Sampler):
         return self.num_samples
 
 
-def check_position(sampler: str, position: int, length: int) -> None:
-    """Object to a state that does not fit an epoch of ``length`` samples."""
+def check_state(sampler: str, state: Mapping[str, int], order: Mapping[str, int]) -> None:
+    """Object to a state that was saved with another order, or whose position no epoch has."""
+    saved = {name: state.get(name, value) for name, value in order.items()}
+    do = "load it with the dataset and the options that saved it"
+    if saved != order:
+        raise ValueError(explain(f"{sampler}: state", got=saved, expected=order, do=do))
+    position, length = state["position"], order["num_samples"]
     if not 0 <= position <= length:
         what, expected = f"{sampler}: position in the epoch", f"at most {length}, its number of samples"
-        raise ValueError(explain(what, got=position, expected=expected, do="load it with the dataset that saved it"))
+        raise ValueError(explain(what, got=position, expected=expected, do=do))
 
 
-def _length(data_source: Sized | int) -> int:
-    count = data_source if isinstance(data_source, int) else len(data_source)
+def count_samples(sampler: str, data_source: Sized | int) -> int:
+    """Return the length of a dataset, or the number itself."""
+    try:
+        count = len(data_source) if isinstance(data_source, Sized) else operator.index(data_source)
+    except TypeError:
+        got, expected = type(data_source).__name__, "a dataset with len(), or an integer"
+        raise TypeError(explain(f"{sampler}: number of samples", got=got, expected=expected)) from None
     if count < 0:
-        raise ValueError(explain("sampler: number of samples", got=count, expected="at least 0"))
+        raise ValueError(explain(f"{sampler}: number of samples", got=count, expected="at least 0"))
     return count
 
 

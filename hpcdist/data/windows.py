@@ -6,12 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array
+from hpcdist.data.dataset import Dataset, checked_sample, checked_samples
 from hpcdist.errors import explain
 
 __all__ = ["Windows"]
 
 
-class Windows:
+class Windows(Dataset[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]):
     """See a stream of tokens as a dataset of inputs and targets.
 
     Sample i is ``tokens[i * seq : i * seq + seq]`` and, as targets, the same moved on by one: every token but
@@ -48,6 +49,11 @@ class Windows:
         """Return the number of windows."""
         return (len(self.tokens) - 1) // self.seq
 
+    def __getitem__(self, index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return input and target of sample ``index``: two int64 arrays, shape (seq,); negative counts from the end."""
+        inputs, targets = self.batch([checked_sample("Windows", index, len(self))])
+        return inputs[0], targets[0]
+
     def batch(self, indices: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return inputs and targets of samples ``indices`` (shape (n,)): two int64 arrays, shape (n, seq).
 
@@ -56,10 +62,6 @@ class Windows:
         IndexError
             If a sample does not exist.
         """
-        index = np.asarray(indices, np.int64)
-        if index.size and not (index.min() >= 0 and index.max() < len(self)):
-            raise IndexError(
-                explain("Windows: sample", got=f"{index.min()} to {index.max()}", expected=f"0 to {len(self) - 1}")
-            )
+        index = checked_samples("Windows", indices, len(self))
         rows = np.asarray(self.tokens[index[:, None] * self.seq + np.arange(self.seq + 1)], np.int64)
         return rows[:, :-1], rows[:, 1:]

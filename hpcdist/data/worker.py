@@ -10,6 +10,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -39,17 +40,27 @@ def fetch(dataset: Any, collate: Collate | None, indices: Any) -> Any:
     return dataset.batch(indices) if collate is None else collate([dataset[int(i)] for i in indices])
 
 
-def serve(connection: Connection, dataset: Any, collate: Collate | None, number: int) -> None:
-    """Answer every (ticket, indices) that arrives with (ticket, batch), until the rank closes the connection."""
+def serve(connection: Connection, source: bytes, number: int) -> None:
+    """Answer every (ticket, indices) that arrives with (ticket, batch), until the rank closes the connection.
+
+    Parameters
+    ----------
+    connection : Connection
+    source : bytes
+        A pickled pair of what :func:`fetch` is called with.
+    number : int
+        Of the worker.
+    """
     die_with_parent(signal.SIGKILL)  # the fork server, which ends with the rank
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the rank's to act on
     cpu.set_threads(1)
     tasks: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
+    fetched = _opened(source)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the rank has ended, or wants no more
         while True:
             ticket, indices = tasks.get()
-            connection.send_bytes(_answer(ticket, lambda: fetch(dataset, collate, indices), number))  # noqa: B023
+            connection.send_bytes(_answer(ticket, partial(fetched, indices), number))
 
 
 def portable(error: Exception, note: str) -> Exception:
@@ -62,6 +73,19 @@ def portable(error: Exception, note: str) -> Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.add_note(note)
     return error
+
+
+def _opened(source: bytes) -> Callable[[Any], Any]:
+    """Return what fetches samples; if they cannot be opened, what says so in the place of a batch."""
+    try:
+        return partial(fetch, *pickle.loads(source))
+    except Exception as error:
+        broken = error
+
+    def fail(_: Any) -> Any:
+        raise broken
+
+    return fail
 
 
 def _answer(ticket: int, compute: Callable[[], Any], number: int) -> bytes:

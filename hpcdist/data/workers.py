@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.forkserver
-import pickle
+import signal
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from typing import Any
 
 from hpcdist.backends.parent import WORKER
 from hpcdist.data.order import Indices
+from hpcdist.data.transfer import packed
 from hpcdist.data.worker import Collate, Failed, serve
 from hpcdist.errors import explain
 
@@ -38,8 +39,8 @@ class Workers:
 
     Parameters
     ----------
-    dataset, collate
-        As :func:`hpcdist.data.worker.fetch` takes them; both are pickled.
+    source : tuple of dataset and collate
+        As :func:`hpcdist.data.worker.fetch` takes them; pickled, a memory-mapped array as its place in a file.
     count : int
         Processes, at least one.
     timeout_s : float
@@ -51,11 +52,11 @@ class Workers:
         If the dataset cannot be pickled.
     """
 
-    def __init__(self, dataset: Any, collate: Collate | None, count: int, timeout_s: float) -> None:
-        _check_portable(dataset, collate)
+    def __init__(self, source: tuple[Any, Collate | None], count: int, timeout_s: float) -> None:
+        pickled = packed(source)
         self._timeout_s, self._ticket = timeout_s, 0
         start_server()
-        started = [_start(dataset, collate, number) for number in range(count)]
+        started = [_start(pickled, number) for number in range(count)]
         self._processes = [process for process, _ in started]
         self._connections = [ours for _, ours in started]
         self.close = weakref.finalize(self, _end, self._processes, self._connections)
@@ -68,10 +69,12 @@ class Workers:
         Exception
             What a worker raised, in the place of its batch, with the worker's traceback as a note.
         RuntimeError
-            If a worker has ended.
+            If a worker has ended, or :meth:`close` was called.
         TimeoutError
             If a batch does not come within the limit.
         """
+        if not self.close.alive:
+            raise RuntimeError(explain("DataLoader: its workers have ended", got="close()", do="make a new one"))
         asked: deque[int] = deque()
         for indices in batches:
             asked.append(self._ask(indices))
@@ -113,25 +116,17 @@ class Workers:
     def _ended(self, worker: int) -> RuntimeError:
         process = self._processes[worker]
         process.join(1)
-        got = f"exit code {process.exitcode}" + (" (a signal)" if (process.exitcode or 0) < 0 else "")
+        got, code = f"exit code {process.exitcode}", process.exitcode or 0
         do = "see what it wrote to the standard error stream; a file of a job must not start it when it is imported"
+        if code < 0:
+            got, do = signal.Signals(-code).name, "see what sent it; SIGKILL mostly means that the memory is full"
         return RuntimeError(explain(f"DataLoader: worker {worker} has ended", got=got, do=do))
 
 
-def _check_portable(dataset: Any, collate: Collate | None) -> None:
-    try:
-        pickle.dumps((dataset, collate))
-    except Exception as error:
-        got, expected = f"{type(error).__name__}: {error}", "a dataset and a collate_fn that can be pickled"
-        do = "define their class and functions at the top of a module, or use num_workers=0"
-        raise TypeError(explain("DataLoader: num_workers", got=got, expected=expected, do=do)) from error
-
-
-def _start(dataset: Any, collate: Collate | None, number: int) -> tuple[Any, Any]:
+def _start(source: bytes, number: int) -> tuple[Any, Any]:
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
-    arguments = (theirs, dataset, collate, number)
-    process = context.Process(target=serve, args=arguments, name=f"{WORKER}-{number}", daemon=True)
+    process = context.Process(target=serve, args=(theirs, source, number), name=f"{WORKER}-{number}", daemon=True)
     process.start()
     theirs.close()
     return process, ours
@@ -141,8 +136,8 @@ def _end(processes: list[Any], connections: list[Any]) -> None:
     for ours in connections:
         ours.close()
     for process in processes:
-        process.join(1)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        process.close()
+        process.kill()  # a connection that a thread waits on is not seen to be closed
+    for process in processes:
+        process.join(5)
+        if process.exitcode is not None:  # not even a kill ends a wait for a lost file system
+            process.close()

@@ -85,7 +85,7 @@ def rotary(qkv: Array, cos: Array, sin: Array, num_heads: int, sign: int, out: A
         1, or -1 for the inverse, which is the gradient.
     """
     seq, half = cos.shape
-    parts, turned = (x.reshape(-1, seq, num_heads, 3, 2, half) for x in (qkv, out))
+    parts, turned = (x.reshape(len(x) // max(seq, 1), seq, num_heads, 3, 2, half) for x in (qkv, out))
     if out is not qkv:
         turned[:, :, :, 2] = parts[:, :, :, 2]
     first, second = wide(parts[:, :, :, :2, 0]), wide(parts[:, :, :, :2, 1])
@@ -96,7 +96,7 @@ def rotary(qkv: Array, cos: Array, sin: Array, num_heads: int, sign: int, out: A
 
 def _sequences(qkv: Array, num_heads: int, seq: int) -> Iterator[tuple[Array, ...]]:
     """Yield q, k, v of each sequence, (num_heads, seq, head width)."""
-    for start in range(0, len(qkv), seq):
+    for start in range(0, len(qkv), max(seq, 1)):
         yield _parts(wide(qkv[start : start + seq]), num_heads)
 
 

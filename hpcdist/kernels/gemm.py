@@ -66,7 +66,7 @@ def _by_blas(a: Array, b: Array, out: Array, alpha: float, beta: float) -> bool:
     if _BLAS is None or not flags.kernel_enabled("gemm") or a.dtype != dtype or b.dtype != dtype:
         return False
     product = _BLAS.sgemm if dtype == _FLOAT32 else _BLAS.dgemm if dtype == _FLOAT64 else None
-    if product is None or not isinstance(out, np.ndarray) or not a.size or not b.size:
+    if product is None or not isinstance(out, np.ndarray) or not out.flags.writeable or not a.size or not b.size:
         return False
     at, bt, ot = _layout(a), _layout(b), _layout(out)
     if at is None or bt is None or ot is None:

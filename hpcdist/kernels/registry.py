@@ -2,8 +2,9 @@
 
 The reference forms (``hpcdist/kernels/<noun>.py``) define what a kernel computes, run for every float type
 and on every device, and are what tests compare with. The compiled forms (``hpcdist/kernels/cpu/<noun>.py``,
-numba) take contiguous float32 arrays on the host; they are imported, and compiled or loaded from numba's
-cache, when first called. Deleting that folder leaves everything working, slower.
+numba) take contiguous float32 arrays on the host, those they only read writable too, since a loop does not ask before
+it writes. They are imported, and compiled or loaded from the cache, when first called. Deleting that folder leaves
+everything working, slower.
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ def kernel(module: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 def _compiled_fits(args: tuple[Any, ...]) -> bool:
-    """Say whether all arrays are contiguous, on the host, and of float32 or an integer type."""
+    """Say whether all arrays are contiguous, aligned, writable, on the host, and of float32 or an integer type."""
     for a in args:
         if isinstance(a, np.ndarray):
-            if a.dtype not in _COMPILED_DTYPES or not a.flags.c_contiguous:
+            if a.dtype not in _COMPILED_DTYPES or not a.flags.carray:
                 return False
         elif is_device(a):
             return False

@@ -36,7 +36,7 @@ def extent(n: int, size: int, stride: int, padding: int, dilation: int = 1, *, c
 
 def reach(count: int, n: int, stride: int, padding: int, offset: int) -> range:
     """Return the places, of ``count``, at which element ``offset`` of the window is one of the ``n`` elements."""
-    first = max(0, -((offset - padding) // stride))
+    first = min(max(0, -((offset - padding) // stride)), count)
     return range(first, max(first, min(count, (n - 1 + padding - offset) // stride + 1)))
 
 

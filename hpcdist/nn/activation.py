@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from hpcdist.autograd import Tensor, apply, ops
 from hpcdist.nn import functional as F
 from hpcdist.nn.module import Module
@@ -58,5 +56,4 @@ class Flatten(Module):
         self.start_dim, self.end_dim = start_dim, end_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        first, last = self.start_dim % x.ndim, self.end_dim % x.ndim + 1
-        return x.reshape(*x.shape[:first], math.prod(x.shape[first:last]), *x.shape[last:])
+        return x.flatten(self.start_dim, self.end_dim)

@@ -25,8 +25,9 @@ class _ChannelNorm(Module):
         self.bias = Parameter(np.zeros(num_channels, dtype)) if affine else None
 
     def _check(self, x: Tensor, num_channels: int) -> None:
-        if x.ndim not in self.ndims or x.shape[1] != num_channels:
+        if x.ndim not in (self.ndims or range(2, x.ndim + 1)) or x.shape[1] != num_channels:
             expected = " or ".join(f"(batch, {', '.join([str(num_channels), 'n', 'n'][: n - 1])})" for n in self.ndims)
+            expected = expected or f"(batch, {num_channels}, ...)"
             raise ValueError(explain(f"{type(self).__name__}: input", got=x.shape, expected=expected))
 
 
@@ -117,6 +118,7 @@ class GroupNorm(_ChannelNorm):
         self.num_groups, self.num_channels = num_groups, num_channels
 
     def forward(self, x: Tensor) -> Tensor:
+        self._check(x, self.num_channels)
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
 
@@ -126,7 +128,7 @@ class InstanceNorm1d(_ChannelNorm):
     ndims: tuple[int, ...] = (3,)
 
     def __init__(
-        self, num_features: int, eps: float = 1e-5, affine: bool = False, dtype: npt.DTypeLike = np.float32
+        self, num_features: int, eps: float = 1e-5, *, affine: bool = False, dtype: npt.DTypeLike = np.float32
     ) -> None:
         self._make(num_features, eps, affine, dtype)
         self.num_features = num_features

@@ -12,10 +12,12 @@ from hpcdist.errors import explain
 from hpcdist.nn import functional as F
 from hpcdist.nn import init
 from hpcdist.nn.deferral import empty
-from hpcdist.nn.functional_conv import Sizes, numbers
+from hpcdist.nn.functional_conv import Sizes, numbers, padded, paddings
 from hpcdist.nn.module import Module, Parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Convolution(Module):
@@ -53,6 +55,9 @@ class _Convolution(Module):
         for parameter in self.slots.values():
             init.uniform_(parameter, -bound, bound)
 
+    def _numbers(self, name: str, value: Sizes, least: int = 0) -> tuple[int, ...]:
+        return numbers(f"{type(self).__name__}: {name}", value, self.dims, least)
+
 
 class Conv1d(_Convolution):
     """Cross-correlation over lines: (n, in_channels, width) to (n, out_channels, ...).
@@ -63,6 +68,8 @@ class Conv1d(_Convolution):
         weight is (out_channels, in_channels / groups, kernel_size), bias (out_channels,).
     kernel_size, stride, padding, dilation, groups
         See ``functional.conv1d``.
+    padding_mode : str
+        What the padding is: ``"zeros"``, or elements of the input, ``"reflect"``, ``"replicate"`` or ``"circular"``.
     """
 
     dims = 1
@@ -77,14 +84,24 @@ class Conv1d(_Convolution):
         dilation: Sizes = 1,
         groups: int = 1,
         bias: bool = True,
+        padding_mode: str = "zeros",
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self._make(in_channels, out_channels, kernel_size, groups, bias, dtype)
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+        self.stride, self.dilation = self._numbers("stride", stride, 1), self._numbers("dilation", dilation, 1)
+        name, size = type(self).__name__, self.weight.shape[2:]
+        if padding_mode not in PADDING_MODES:
+            raise ValueError(
+                explain(f"{name}: padding_mode", got=repr(padding_mode), expected=" or ".join(PADDING_MODES))
+            )
+        self.ends = paddings(f"{name}: padding", padding, size, self.stride, self.dilation)
+        self.padding, self.padding_mode, self.groups = padding, padding_mode, groups
 
     def forward(self, x: Tensor) -> Tensor:
-        convolve = F.conv1d if self.dims == 1 else F.conv2d
-        return convolve(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        convolve, padding = F.conv1d if self.dims == 1 else F.conv2d, self.padding
+        if self.padding_mode != "zeros":
+            x, padding = padded(x, self.ends, self.padding_mode), 0
+        return convolve(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
 
 class Conv2d(Conv1d):
@@ -124,8 +141,12 @@ class ConvTranspose1d(_Convolution):
         dtype: npt.DTypeLike = np.float32,
     ) -> None:
         self._make(in_channels, out_channels, kernel_size, groups, bias, dtype)
-        self.stride, self.padding, self.output_padding = stride, padding, output_padding
-        self.groups, self.dilation = groups, dilation
+        self.stride, self.dilation = self._numbers("stride", stride, 1), self._numbers("dilation", dilation, 1)
+        self.padding, self.output_padding = (
+            self._numbers("padding", padding),
+            self._numbers("output_padding", output_padding),
+        )
+        self.groups = groups
 
     def forward(self, x: Tensor) -> Tensor:
         spread = F.conv_transpose1d if self.dims == 1 else F.conv_transpose2d

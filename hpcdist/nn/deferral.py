@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     M = TypeVar("M", bound=Module)
 
-__all__ = ["Box", "Deferred", "Initial", "Values", "deferred", "draw", "empty", "is_deferring", "materialize"]
+__all__ = ["Box", "Deferred", "Initial", "Values", "deferred", "draw", "empty", "fill", "is_deferring", "materialize"]
 
 SLAB = 1 << 20
 """Elements that are drawn at a time: draws need many times the memory of their result."""
@@ -56,14 +56,16 @@ class Box:
         return line.reshape([-1 if i == dim else 1 for i in range(len(self.shape))])
 
     def slabs(self) -> Iterator[Box]:
-        """Yield boxes of whole rows, in order, that make up this one and are small."""
-        if not self.shape or math.prod(self.shape) <= SLAB:
+        """Yield small boxes that make up this one, in order."""
+        if math.prod(self.shape) <= SLAB:
             yield self
             return
-        rows = max(SLAB // max(math.prod(self.shape[1:]), 1), 1)
-        for row in range(0, self.shape[0], rows):
-            extent = (min(rows, self.shape[0] - row), *self.shape[1:])
-            yield Box(self.whole, (self.start[0] + row, *self.start[1:]), extent)
+        dim = next(d for d, n in enumerate(self.shape) if n > 1)
+        rows, first = max(SLAB // math.prod(self.shape[dim + 1 :]), 1), self.start[dim]
+        for row in range(0, self.shape[dim], rows):
+            start = (*self.start[:dim], first + row, *self.start[dim + 1 :])
+            shape = (*self.shape[:dim], min(rows, self.shape[dim] - row), *self.shape[dim + 1 :])
+            yield from Box(self.whole, start, shape).slabs()
 
 
 Values: TypeAlias = Callable[[Box], Array | float]
@@ -91,8 +93,8 @@ class Initial:
             out[...] = np.asarray(self.values(Box.all_of(box.whole)))[box.slices]
             return out
         for slab in box.slabs():
-            into = out if slab is box else out[slab.start[0] - box.start[0] :][: slab.shape[0]]
-            into[...] = self.values(slab)
+            offset = tuple(a - b for a, b in zip(slab.start, box.start, strict=True))
+            out[Box(box.shape, offset, slab.shape).slices] = self.values(slab)
         return out
 
 
@@ -107,19 +109,33 @@ class Deferred(Tensor):
 
     __slots__ = ("_dtype", "_shape", "initial")
 
-    def __init__(self, like: Array, requires_grad: bool = True) -> None:
-        super().__init__(like, requires_grad)
-        self._shape, self._dtype = like.shape, like.dtype
-        self.initial = Initial(lambda box: like[box.slices])
-
     @property
     def data(self) -> Array:
         """Raise: there is none."""
-        raise _no_storage("it", self._shape)
+        raise _no_storage("data", self._shape)
 
     @data.setter
     def data(self, value: Array) -> None:
-        """Keep nothing."""
+        """Begin with these values."""
+        self._shape, self._dtype = value.shape, value.dtype
+        self.initial = Initial(lambda box: value[box.slices])
+
+    def cast(self, dtype: npt.DTypeLike) -> None:
+        """Have another dtype: values are drawn in the one there was."""
+        initial, before = self.initial, self._dtype
+        self.initial = Initial(lambda box: initial.draw(box, before), initial.local)
+        self._dtype = np.dtype(dtype)
+
+    def stored(self, values: Array) -> Tensor:
+        """Return the parameter with storage; hooks go with it."""
+        result = Tensor(values, self.requires_grad)
+        result.hooks, result.done_hooks = self.hooks, self.done_hooks
+        return result
+
+    def __deepcopy__(self, _: Any) -> Deferred:
+        twin = Deferred(np.broadcast_to(np.zeros((), self._dtype), self._shape), self.requires_grad)
+        twin.initial = self.initial
+        return twin
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -147,7 +163,7 @@ class Deferred(Tensor):
     def __apply__(op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         """Refuse to compute."""
         shape = next(x.shape for x in inputs if isinstance(x, Deferred))
-        raise _no_storage(f"{op.name}({', '.join(attrs)})", shape)
+        raise _no_storage(op.name, shape)
 
 
 def _no_storage(what: str, shape: tuple[int, ...]) -> RuntimeError:
@@ -203,24 +219,28 @@ def draw(parameter: Tensor, start: tuple[int, ...] | None = None, shape: tuple[i
     """
     if not isinstance(parameter, Deferred):
         raise TypeError(explain("draw: parameter", got=type(parameter).__name__, expected="a deferred one"))
-    box = Box.all_of(parameter.shape)
-    if start is not None or shape is not None:
-        start = start or (0,) * parameter.ndim
-        shape = shape if shape is not None else tuple(n - a for n, a in zip(parameter.shape, start, strict=True))
-        box = Box(parameter.shape, tuple(start), tuple(shape))
-        inside = [0 <= a <= a + n <= w for w, a, n in zip(box.whole, box.start, box.shape, strict=True)]
-        if not all(inside):
-            raise ValueError(explain("draw: box", got=f"{shape} from {start}", expected=f"inside {parameter.shape}"))
-    return parameter.initial.draw(box, parameter.dtype)
+    whole = parameter.shape
+    start = (0,) * len(whole) if start is None else tuple(start)
+    shape = tuple(n - a for n, a in zip(whole, start, strict=False)) if shape is None else tuple(shape)
+    ends = [(a, a + n, w) for w, a, n in zip(whole, start, shape, strict=False)]
+    if not len(start) == len(shape) == len(whole) or not all(0 <= a <= b <= w for a, b, w in ends):
+        raise ValueError(explain("draw: box", got=f"{shape} from {start}", expected=f"inside {whole}"))
+    return parameter.initial.draw(Box(whole, start, shape), parameter.dtype)
 
 
 def materialize(module: M) -> M:
     """Give every deferred parameter of a module its storage and first values; tied ones stay tied."""
+    fill(module, lambda _, parameter: draw(parameter))
+    return module
+
+
+def fill(module: Module, values: Callable[[str, Deferred], Array | None]) -> None:
+    """Store what ``values(name, parameter)`` returns as each deferred parameter; None: it stays deferred."""
     made: dict[int, Tensor] = {}
-    for _, owner, key in list(module.named_slots()):
+    for name, owner, key in list(module.named_slots()):
         parameter = owner.slots[key]
         if isinstance(parameter, Deferred):
             if id(parameter) not in made:
-                made[id(parameter)] = Tensor(draw(parameter), parameter.requires_grad)
+                array = values(name, parameter)
+                made[id(parameter)] = parameter if array is None else parameter.stored(array)
             owner.slots[key] = made[id(parameter)]
-    return module

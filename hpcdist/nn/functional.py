@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from hpcdist.array import namespace
 from hpcdist.autograd import Tensor, apply, ops, random
+from hpcdist.autograd.arrangement import pad
+from hpcdist.autograd.operand import call, wrapped
 from hpcdist.errors import explain
-from hpcdist.nn.functional_conv import conv1d, conv2d, conv_transpose1d, conv_transpose2d
+from hpcdist.nn.functional_conv import Sizes, conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from hpcdist.nn.functional_loss import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -61,7 +65,9 @@ __all__ = [
     "max_pool2d",
     "mse_loss",
     "packed_attention",
+    "pad",
     "relu",
+    "rms_eps",
     "rms_norm",
     "rotary",
     "silu",
@@ -79,7 +85,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def embedding(tokens: Any, weight: Tensor) -> Tensor:
     """Return the rows ``weight[tokens]``: tokens (...), integers; weight (num, width)."""
-    return apply(ops.EMBEDDING, _plain(tokens), weight)
+    return apply(ops.EMBEDDING, wrapped(tokens), weight)
 
 
 def relu(x: Tensor) -> Tensor:
@@ -114,14 +120,40 @@ def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     return apply(ops.LOG_SOFTMAX, x, dim=dim)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """Return the layer norm over the last dimension: weight and bias (n,)."""
-    return apply(ops.LAYER_NORM, x, weight, bias, eps=eps)
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sizes,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Return the layer norm over the last dimensions, ``normalized_shape``, which weight and bias have."""
+    return _norm("layer_norm", x, normalized_shape, (weight, 1), (bias, 0), eps=eps)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-5) -> Tensor:
-    """Return the RMS norm over the last dimension: weight (n,)."""
-    return apply(ops.RMS_NORM, x, weight, eps=eps)
+def rms_norm(x: Tensor, normalized_shape: Sizes, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """Return the RMS norm over the last dimensions, ``normalized_shape``, which weight has; eps: :func:`rms_eps`."""
+    return _norm("rms_norm", x, normalized_shape, (weight, 1), eps=rms_eps(eps, x))
+
+
+def rms_eps(eps: float | None, x: Tensor) -> float:
+    """Return ``eps``; for None the distance of 1 to the next number of the type that sums of ``x`` have."""
+    return float(np.finfo(np.float64 if x.dtype == np.float64 else np.float32).eps) if eps is None else eps
+
+
+def _norm(name: str, x: Tensor, normalized_shape: Sizes, *weights: tuple[Tensor | None, float], eps: float) -> Tensor:
+    """Run the norm of rows over the last dimensions as one; a weight that is None is a number."""
+    extents = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    lead = x.shape[: x.ndim - len(extents)]
+    if not extents or (*lead, *extents) != x.shape:
+        raise ValueError(explain(f"{name}: x", got=x.shape, expected=f"(..., {', '.join(map(str, extents))})"))
+    full = namespace(x.data).full
+    rows = [Tensor(full(extents, number, x.dtype)) if w is None else w for w, number in weights]
+    if len(extents) == 1:
+        return call(name, x, *rows, eps=eps)
+    count = math.prod(extents)
+    flat: Tensor = call(name, x.reshape(*lead, count), *(w.reshape(count) for w in rows), eps=eps)
+    return flat.reshape(x.shape)
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
@@ -155,9 +187,3 @@ def ungroup(qkv: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
 def rotary(qkv: Tensor, num_heads: int, base: float = 10000.0) -> Tensor:
     """Rotate q and k of packed q, k, v by their positions (rotary embedding)."""
     return apply(ops.ROTARY, qkv, num_heads=num_heads, base=base)
-
-
-def _plain(indices: Any) -> Any:
-    if hasattr(type(indices), "requires_grad"):
-        return indices
-    return Tensor(indices if hasattr(indices, "dtype") else np.asarray(indices))

@@ -1,4 +1,4 @@
-"""Losses under the names of torch.nn.functional."""
+"""Losses under the names of torch.nn.functional. Targets and weights that are no tensors take the input's dtype."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.array import is_device
 from hpcdist.autograd import Tensor, apply, ops
+from hpcdist.autograd.operand import wrapped
 from hpcdist.errors import explain
 
 __all__ = [
@@ -52,6 +52,8 @@ def smooth_l1_loss(input: Tensor, target: Any, reduction: str = "mean", beta: fl
     """Return the Huber loss divided by its ``beta``; with beta 0 the mean of absolute differences."""
     if beta == 0:
         return l1_loss(input, target, reduction)
+    if not beta > 0:
+        raise ValueError(explain("smooth_l1_loss: beta", got=beta, expected="0 or above"))
     return huber_loss(input, target, reduction, beta) * (1 / beta)
 
 
@@ -76,7 +78,8 @@ def binary_cross_entropy_with_logits(
     ``weight`` multiplies the losses, ``pos_weight`` the part of them that is for targets of 1; both are broadcast.
     """
     pair = input, _like("binary_cross_entropy_with_logits", input, target)
-    losses = apply(ops.LOGISTIC, *pair) if pos_weight is None else apply(ops.LOGISTIC, *pair, _tensor(pos_weight))
+    more = () if pos_weight is None else (_cast(pos_weight, input.dtype),)
+    losses = apply(ops.LOGISTIC, *pair, *more)
     return _reduced("binary_cross_entropy_with_logits", _weighted(losses, weight), reduction)
 
 
@@ -107,6 +110,8 @@ def cross_entropy(
 ) -> Tensor:
     """Return -log softmax(logits)[target] in nats, averaged or added up over the targets that are not ``ignore_index``.
 
+    The mean over no targets is 0.
+
     Parameters
     ----------
     logits : Tensor, shape (..., classes)
@@ -120,12 +125,12 @@ def cross_entropy(
         Part of each target that is spread evenly over all classes.
     """
     if weight is None and not label_smoothing and reduction != "none":
-        return apply(ops.CROSS_ENTROPY, logits, _tensor(targets), ignore_index=ignore_index, reduction=reduction)
-    weights = () if weight is None else (_tensor(weight).detach().to(logits.dtype),)
+        return apply(ops.CROSS_ENTROPY, logits, wrapped(targets), ignore_index=ignore_index, reduction=reduction)
+    weights = () if weight is None else (wrapped(weight).detach().to(logits.dtype),)
     return apply(
         ops.CLASS_CROSS_ENTROPY,
         logits,
-        _tensor(targets),
+        wrapped(targets),
         *weights,
         ignore_index=ignore_index,
         reduction=reduction,
@@ -152,7 +157,7 @@ def linear_cross_entropy(
         ops.LINEAR_CROSS_ENTROPY,
         x,
         weight,
-        _tensor(targets),
+        wrapped(targets),
         ignore_index=ignore_index,
         reduction=reduction,
         chunk_rows=CHUNK_ROWS,
@@ -160,16 +165,16 @@ def linear_cross_entropy(
 
 
 # ---------------------------------------------------------------- what they share
-def _tensor(values: Any) -> Any:
-    """Return a tensor as it is, an array or nested sequences as one."""
-    if hasattr(type(values), "requires_grad"):
-        return values
-    return Tensor(values if is_device(values) else np.asarray(values))
+def _cast(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a tensor; integers, and what is not a tensor yet, in ``dtype``."""
+    tensor = wrapped(values)
+    keeps = tensor is values and tensor.dtype.kind not in "biu"
+    return tensor if keeps or not np.can_cast(tensor.dtype, dtype, "same_kind") else tensor.to(dtype)
 
 
 def _like(name: str, input: Tensor, target: Any) -> Any:
     """Return the target as a tensor; of another shape it would be broadcast, which is rarely meant."""
-    target = _tensor(target)
+    target = _cast(target, input.dtype)
     if target.shape != input.shape:
         raise ValueError(
             explain(f"{name}: target", got=target.shape, expected=f"the shape of the input, {input.shape}")
@@ -182,7 +187,7 @@ def _difference(name: str, input: Tensor, target: Any) -> Tensor:
 
 
 def _weighted(losses: Tensor, weight: Any | None) -> Tensor:
-    return losses if weight is None else losses * _tensor(weight)
+    return losses if weight is None else losses * _cast(weight, losses.dtype)
 
 
 def _reduced(name: str, losses: Tensor, reduction: str) -> Tensor:

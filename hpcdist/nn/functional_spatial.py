@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hpcdist.array import namespace
 from hpcdist.autograd import Tensor, apply, ops
 from hpcdist.errors import explain
-from hpcdist.nn.functional_conv import Sizes, numbers
+from hpcdist.nn.functional_conv import Sizes, numbers, versions
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -26,7 +26,9 @@ _MODES = {"nearest": (1, 2), "linear": (1,), "bilinear": (2,)}
 
 
 # ---------------------------------------------------------------- pooling
-def max_pool1d(
+def _max_pool(
+    name: str,
+    dims: int,
     x: Tensor,
     kernel_size: Sizes,
     stride: Sizes | None = None,
@@ -34,7 +36,7 @@ def max_pool1d(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return the largest element of each window on x (n, c, width).
+    """Return the largest element of each window on x (n, c, width) or (n, c, height, width).
 
     Parameters
     ----------
@@ -42,76 +44,28 @@ def max_pool1d(
         Default: the size of the window.
     padding : int or sequence of int
         Elements at either side that are never the largest; at most half the window.
+    dilation : int or sequence of int
+        Step between a window's elements.
     ceil_mode : bool
         Whether a last window may reach past the end.
     """
-    return _max_pool("max_pool1d", 1, x, kernel_size, stride, padding, dilation, ceil_mode)
+    window = _window(name, dims, kernel_size, stride, padding)
+    spread = numbers(f"{name}: dilation", dilation, dims, 1)
+    return apply(ops.MAX_POOL, x, **window, dilation=spread, ceil_mode=ceil_mode)
 
 
-def max_pool2d(
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """Return the largest element of each window on x (n, c, height, width); parameters as in :func:`max_pool1d`."""
-    return _max_pool("max_pool2d", 2, x, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-def _max_pool(
-    name: str,
-    dims: int,
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-) -> Tensor:
+def _window(
+    name: str, dims: int, kernel_size: Sizes, stride: Sizes | None, padding: Sizes
+) -> dict[str, tuple[int, ...]]:
     size = numbers(f"{name}: kernel_size", kernel_size, dims, 1)
-    return apply(
-        ops.MAX_POOL,
-        x,
-        kernel_size=size,
-        stride=size if stride is None else numbers(f"{name}: stride", stride, dims, 1),
-        padding=numbers(f"{name}: padding", padding, dims),
-        dilation=numbers(f"{name}: dilation", dilation, dims, 1),
-        ceil_mode=ceil_mode,
-    )
+    return {
+        "kernel_size": size,
+        "stride": size if stride is None else numbers(f"{name}: stride", stride, dims, 1),
+        "padding": numbers(f"{name}: padding", padding, dims),
+    }
 
 
-def avg_pool1d(
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Tensor:
-    """Return the mean of each window on x (n, c, width).
-
-    Parameters
-    ----------
-    stride, padding, ceil_mode
-        As in :func:`max_pool1d`; the padding is zeros.
-    count_include_pad : bool
-        Whether the padding counts as elements.
-    """
-    return _avg_pool("avg_pool1d", 1, x, kernel_size, stride, padding, ceil_mode, count_include_pad)
-
-
-def avg_pool2d(
-    x: Tensor,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Tensor:
-    """Return the mean of each window on x (n, c, height, width); parameters as in :func:`avg_pool1d`."""
-    return _avg_pool("avg_pool2d", 2, x, kernel_size, stride, padding, ceil_mode, count_include_pad)
+max_pool1d, max_pool2d = versions("max_pool", _max_pool)
 
 
 def _avg_pool(
@@ -119,33 +73,41 @@ def _avg_pool(
     dims: int,
     x: Tensor,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
 ) -> Tensor:
-    size = numbers(f"{name}: kernel_size", kernel_size, dims, 1)
-    return apply(
-        ops.AVG_POOL,
-        x,
-        kernel_size=size,
-        stride=size if stride is None else numbers(f"{name}: stride", stride, dims, 1),
-        padding=numbers(f"{name}: padding", padding, dims),
-        ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad,
-    )
+    """Return the mean of each window on x (n, c, width) or (n, c, height, width).
+
+    Parameters
+    ----------
+    stride, padding, ceil_mode
+        As in maxima; the padding is zeros.
+    count_include_pad : bool
+        Whether the padding counts as elements.
+    """
+    window = _window(name, dims, kernel_size, stride, padding)
+    return apply(ops.AVG_POOL, x, **window, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
 
 
-def adaptive_avg_pool1d(x: Tensor, output_size: Sizes) -> Tensor:
-    """Return the means of ``output_size`` stretches, of lengths as equal as may be, of x (n, c, width)."""
-    return apply(ops.ADAPTIVE_AVG_POOL, x, output_size=numbers("adaptive_avg_pool1d: output_size", output_size, 1, 1))
+avg_pool1d, avg_pool2d = versions("avg_pool", _avg_pool)
 
 
-def adaptive_avg_pool2d(x: Tensor, output_size: Sizes) -> Tensor:
-    """Return the means of ``output_size`` patches, of sizes as equal as may be, of x (n, c, height, width)."""
-    return apply(ops.ADAPTIVE_AVG_POOL, x, output_size=numbers("adaptive_avg_pool2d: output_size", output_size, 2, 1))
+def _adaptive_avg_pool(name: str, dims: int, x: Tensor, output_size: int | Sequence[int | None]) -> Tensor:
+    """Return the means of ``output_size`` stretches or patches, of sizes as equal as may be.
+
+    x is (n, c, width) or (n, c, height, width). An extent of None stays what it is.
+    """
+    if isinstance(output_size, Sequence) and len(output_size) == x.ndim - 2:
+        output_size = [n if size is None else size for size, n in zip(output_size, x.shape[2:], strict=True)]
+    return apply(ops.ADAPTIVE_AVG_POOL, x, output_size=numbers(f"{name}: output_size", output_size, dims, 1))
 
 
+adaptive_avg_pool1d, adaptive_avg_pool2d = versions("adaptive_avg_pool", _adaptive_avg_pool)
+
+
+# ---------------------------------------------------------------- resolution
 def interpolate(
     x: Tensor,
     size: Sizes | None = None,
@@ -174,15 +136,17 @@ def interpolate(
         raise ValueError(explain("interpolate", got=f"{size}, {scale_factor}", expected="size or scale_factor"))
     if mode == "nearest" and align_corners is not None:
         raise ValueError(explain("interpolate: align_corners", got=align_corners, expected="None with mode 'nearest'"))
-    scale = None
-    if scale_factor is not None:
-        scale = (
-            (float(scale_factor),) * dims if isinstance(scale_factor, (int, float)) else tuple(map(float, scale_factor))
-        )
-        size = [math.floor(n * s) for n, s in zip(x.shape[2:], scale, strict=True)]
-    assert size is not None
-    extents = numbers("interpolate: size", size, dims, 1)
-    return apply(ops.INTERPOLATE, x, size=extents, scale=scale, mode=mode, align_corners=bool(align_corners))
+    scale = None if scale_factor is None else _scales(scale_factor, dims)
+    extents = size if scale is None else [math.floor(n * s) for n, s in zip(x.shape[2:], scale, strict=True)]
+    new = numbers("interpolate: size", extents, dims, 1)
+    return apply(ops.INTERPOLATE, x, size=new, scale=scale, mode=mode, align_corners=bool(align_corners))
+
+
+def _scales(factor: float | Sequence[float], dims: int) -> tuple[float, ...]:
+    factors = tuple(map(float, factor)) if isinstance(factor, Sequence) else (float(factor),) * dims
+    if len(factors) != dims or not all(0 < f < math.inf for f in factors):
+        raise ValueError(explain("interpolate: scale_factor", got=factor, expected=f"a number above 0, or {dims}"))
+    return factors
 
 
 # ---------------------------------------------------------------- norms

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.autograd import Tensor, random
+from hpcdist.autograd import Tensor, no_grad, random
+from hpcdist.autograd.operand import wrapped
 from hpcdist.errors import explain
 from hpcdist.nn import functional as F
 from hpcdist.nn import init
@@ -119,7 +120,8 @@ class GPT(Module):
         tokens, targets : integer array or Tensor, shape (batch, seq)
             seq at most that of the configuration.
         """
-        seq = tokens.shape[-1]
+        tokens = wrapped(tokens)
+        seq = tokens.shape[-1] if tokens.ndim else 0
         if tokens.ndim != 2 or seq > self.config.seq:
             raise ValueError(explain("GPT: tokens", got=tokens.shape, expected=f"(batch, seq <= {self.config.seq})"))
         x = self.wte(tokens)
@@ -138,13 +140,17 @@ class GPT(Module):
     ) -> np.ndarray[Any, Any]:
         """Return ``prompt`` continued by ``num_tokens`` sampled tokens: integers (n,) -> (n + num_tokens,).
 
-        Draw k depends on ``seed`` and k only. ``temperature`` 0 takes the most probable token.
+        Draw k depends on ``seed`` and k only. ``temperature`` 0 takes the most probable token. Dropout acts in a model
+        that is training: call ``eval()`` before.
         """
+        if not temperature >= 0:
+            raise ValueError(explain("generate: temperature", got=temperature, expected="0 or above"))
         tokens = np.asarray(prompt, np.int64).reshape(-1)
         if not tokens.size:
             raise ValueError(explain("generate: prompt", got="no tokens", expected="at least one"))
         for k in range(num_tokens):
-            logits = self(tokens[None, -self.config.seq :])[0, -1].numpy().astype(np.float64)
+            with no_grad():
+                logits = self(tokens[None, -self.config.seq :])[0, -1].numpy().astype(np.float64)
             tokens = np.append(tokens, _sample(logits, temperature, random.key(seed, "sample", k)))
         return tokens
 

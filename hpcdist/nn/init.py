@@ -33,8 +33,10 @@ __all__ = [
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, *, name: str | None = None) -> Tensor:
-    """Fill with numbers from [a, b); ``name`` as in :func:`normal_`."""
-    key = _key(name)
+    """Fill with numbers from ``a`` to ``b``; ``name`` as in :func:`normal_`."""
+    if not a <= b:
+        raise ValueError(explain("uniform_", got=f"{a} to {b}", expected="the smaller one first"))
+    key = _key(tensor, name)
     return _begin(tensor, lambda box: random.uniform(key, box.shape, index=box.index) * (b - a) + a)
 
 
@@ -46,7 +48,9 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, *, name: str | 
     name : str, optional
         Draw by this name (and the seed), whenever it happens; None: by how many draws went before.
     """
-    key = _key(name)
+    if not std >= 0:
+        raise ValueError(explain("normal_: std", got=std, expected="0 or above"))
+    key = _key(tensor, name)
     return _begin(tensor, lambda box: random.normal(key, box.shape, index=box.index) * std + mean)
 
 
@@ -64,7 +68,7 @@ def trunc_normal_(
         raise ValueError(
             explain("trunc_normal_", got=f"[{a}, {b}]", expected=f"a range that holds {LEAST_MASS} of the numbers")
         )
-    key, low, high = _key(name), (a - mean) / std, (b - mean) / std
+    key, low, high = _key(tensor, name), (a - mean) / std, (b - mean) / std
     return _begin(tensor, lambda box: np.clip(_inside(key, low, high, box) * std + mean, a, b))
 
 
@@ -203,7 +207,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1.0, *, name: str | None = None) -
     """
     if tensor.ndim < 2:
         raise ValueError(explain("orthogonal_: tensor", got=tensor.shape, expected="two dimensions or more"))
-    key = _key(name)
+    key = _key(tensor, name)
 
     def values(box: Box) -> Array:
         rows, columns = box.whole[0], math.prod(box.whole[1:])
@@ -225,8 +229,16 @@ def _fans(tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[1] * window, tensor.shape[0] * window
 
 
-def _key(name: str | None) -> random.Key:
+def _key(tensor: Tensor, name: str | None) -> random.Key:
+    if _checked(tensor).dtype.kind not in "fV":
+        raise TypeError(explain("initial values: tensor", got=tensor.dtype, expected="a floating dtype"))
     return random.next_key("init") if name is None else random.key(random.get_state()["seed"], f"init {name}")
+
+
+def _checked(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(explain("initial values: tensor", got=type(tensor).__name__, expected="a tensor"))
+    return tensor
 
 
 def _begin(tensor: Tensor, values: Values) -> Tensor:
@@ -235,6 +247,7 @@ def _begin(tensor: Tensor, values: Values) -> Tensor:
 
 def _start(tensor: Tensor, initial: Initial) -> Tensor:
     """Fill a tensor, or record how it will be."""
+    _checked(tensor)
     if isinstance(tensor, Deferred):
         tensor.initial = initial
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from hpcdist.errors import explain
 from hpcdist.nn import functional as F
 from hpcdist.nn import init
 from hpcdist.nn.deferral import empty
+from hpcdist.nn.functional_conv import Sizes
 from hpcdist.nn.module import Module, Parameter
 
 __all__ = ["Dropout", "Embedding", "LayerNorm", "Linear", "ModuleList", "RMSNorm", "Sequential"]
@@ -38,8 +39,18 @@ class ModuleList(Module):
     def __len__(self) -> int:
         return len(self.children)
 
-    def __getitem__(self, index: int) -> Module:
-        return list(self.children.values())[index]
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Module:
+        found = list(self.children.values())[index]
+        if isinstance(found, Module):
+            return found
+        part = type(self)()
+        for module in found:
+            part.append(module)
+        return part
 
 
 class Sequential(ModuleList):
@@ -82,7 +93,7 @@ class Linear(Module):
 class Embedding(Module):
     """Rows of a table: weight (num_embeddings, embedding_dim), which start standard normal."""
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, dtype: npt.DTypeLike = np.float32) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, *, dtype: npt.DTypeLike = np.float32) -> None:
         super().__init__()
         self.weight = init.normal_(Parameter(empty((num_embeddings, embedding_dim), dtype)))
 
@@ -90,35 +101,74 @@ class Embedding(Module):
         return F.embedding(tokens, self.weight)
 
 
-class LayerNorm(Module):
-    """Layer norm over the last dimension, of extent ``normalized_shape``: weight and bias of that extent."""
+def _extents(normalized_shape: Sizes) -> tuple[int, ...]:
+    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
-    def __init__(self, normalized_shape: int, eps: float = 1e-5, dtype: npt.DTypeLike = np.float32) -> None:
+
+class LayerNorm(Module):
+    """Layer norm over the last dimensions, ``normalized_shape``.
+
+    Parameters
+    ----------
+    normalized_shape : int or sequence of int
+        Of weight and bias, which start at 1 and 0.
+    elementwise_affine, bias : bool
+        Whether there is a weight, and with it a bias.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Sizes,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
         super().__init__()
-        self.weight = init.ones_(Parameter(empty(normalized_shape, dtype)))
-        self.bias = init.zeros_(Parameter(empty(normalized_shape, dtype)))
-        self.eps = eps
+        self.normalized_shape, self.eps = _extents(normalized_shape), eps
+        self.weight = init.ones_(Parameter(empty(self.normalized_shape, dtype))) if elementwise_affine else None
+        self.bias = init.zeros_(Parameter(empty(self.normalized_shape, dtype))) if elementwise_affine and bias else None
 
     def forward(self, x: Tensor, branch: Tensor | None = None) -> Any:
         """Return the norm of x; with a ``branch``: ``x + branch`` and its norm, for a residual stream."""
         if branch is None:
-            return F.layer_norm(x, self.weight, self.bias, self.eps)
+            return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        if self.bias is None or len(self.normalized_shape) > 1:
+            return (total := x + branch), self(total)
         return apply(ops.ADD_LAYER_NORM, x, branch, self.weight, self.bias, eps=self.eps)
 
 
 class RMSNorm(Module):
-    """RMS norm over the last dimension, of extent ``normalized_shape``: weight of that extent."""
+    """RMS norm over the last dimensions, ``normalized_shape``.
 
-    def __init__(self, normalized_shape: int, eps: float = 1e-5, dtype: npt.DTypeLike = np.float32) -> None:
+    Parameters
+    ----------
+    normalized_shape : int or sequence of int
+        Of the weight, which starts at 1.
+    eps : float, optional
+        Added to the mean square; None: the machine epsilon of the type that is computed in, as torch's.
+    elementwise_affine : bool
+        Whether there is a weight.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: Sizes,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> None:
         super().__init__()
-        self.weight = init.ones_(Parameter(empty(normalized_shape, dtype)))
-        self.eps = eps
+        self.normalized_shape, self.eps = _extents(normalized_shape), eps
+        self.weight = init.ones_(Parameter(empty(self.normalized_shape, dtype))) if elementwise_affine else None
 
     def forward(self, x: Tensor, branch: Tensor | None = None) -> Any:
         """Return the norm of x; with a ``branch``: ``x + branch`` and its norm, for a residual stream."""
         if branch is None:
-            return F.rms_norm(x, self.weight, self.eps)
-        return apply(ops.ADD_RMS_NORM, x, branch, self.weight, eps=self.eps)
+            return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+        if self.weight is None or len(self.normalized_shape) > 1:
+            return (total := x + branch), self(total)
+        return apply(ops.ADD_RMS_NORM, x, branch, self.weight, eps=F.rms_eps(self.eps, x))
 
 
 class Dropout(Module):

@@ -11,20 +11,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from hpcdist.array import Array
-from hpcdist.autograd import Tensor
+from hpcdist.array import Array, to_host
+from hpcdist.autograd import Tensor, tensor
 from hpcdist.errors import explain
-from hpcdist.nn.deferral import Deferred, is_deferring
+from hpcdist.nn.deferral import Deferred, fill, is_deferring
 
 __all__ = ["Module", "Parameter"]
 
 
-def Parameter(data: Array, requires_grad: bool = True) -> Tensor:  # noqa: N802 (torch's name)
-    """Return a tensor to be trained. A tensor that is assigned to a module becomes one of its parameters.
+def Parameter(data: Any, requires_grad: bool = True) -> Tensor:  # noqa: N802 (torch's name)
+    """Return a tensor to be trained, of an array (which is kept), a tensor or nested sequences.
 
-    Inside ``with deferred():`` it has no storage.
+    A tensor that is assigned to a module becomes one of its parameters. Inside ``with deferred():`` it has no storage.
     """
-    return Deferred(data, requires_grad) if is_deferring() else Tensor(data, requires_grad)
+    array = _array(data)
+    return Deferred(array, requires_grad) if is_deferring() else Tensor(array, requires_grad)
 
 
 class Module:
@@ -61,8 +62,8 @@ class Module:
         if "slots" not in self.__dict__:
             raise AttributeError(explain(f"{type(self).__name__}.{name}", do="call super().__init__() first"))
         self._check_name(name, value)
-        if name in self.buffers and (_is_tensor(value) or hasattr(value, "dtype")):
-            self.buffers[name] = value.detach() if _is_tensor(value) else Tensor(value)
+        if name in self.buffers and value is not None:
+            self.buffers[name] = _buffer(value)
             return
         for table in self._tables():
             table.pop(name, None)
@@ -107,11 +108,14 @@ class Module:
                 return found[name]
         raise AttributeError(f"{type(self).__name__} has no parameter, module, buffer or attribute {name!r}")
 
-    def register_buffer(self, name: str, value: Array) -> None:
-        """Keep an array that is saved with the module and not trained; assigning to ``name`` later replaces it."""
+    def register_buffer(self, name: str, value: Any) -> None:
+        """Keep an array (or tensor, or nested sequences) that is saved with the module and not trained.
+
+        Assigning to ``name`` later replaces it.
+        """
         if name not in self.buffers and hasattr(self, name):
             raise ValueError(explain(f"register_buffer: {name!r} is an attribute already", do="choose another name"))
-        self.buffers[name] = Tensor(value)
+        self.buffers[name] = _buffer(value)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the module's value; every module defines it."""
@@ -174,15 +178,19 @@ class Module:
     # ---- state
     def state_dict(self) -> dict[str, Array]:
         """Return the arrays of parameters and buffers by name: the ones in use, not copies."""
-        return {name: t.data for name, t in (*self.named_parameters(), *self.named_buffers())}
+        return {name: t.data for name, t in self._named_tensors()}
+
+    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.named_parameters()
+        yield from self.named_buffers()
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Copy values into parameters and buffers.
+        """Copy values into parameters and buffers; a deferred parameter gets its storage here.
 
         Parameters
         ----------
         state : mapping of str to array
-            Of the same shapes; cast to the dtype that is there.
+            Of the same shapes; cast to the dtype that is there, which must be of its kind.
         strict : bool
             Whether a name that is missing or unknown is an error.
 
@@ -191,17 +199,21 @@ class Module:
         ValueError
             Before anything is changed.
         """
-        own = self.state_dict()
+        own = {n: t if isinstance(t, Deferred) else t.data for n, t in self._named_tensors()}
         missing, unknown = [n for n in own if n not in state], [n for n in state if n not in own]
         if strict and (missing or unknown):
             raise ValueError(explain("load_state_dict: names do not match", got=f"unknown {unknown}", expected=missing))
-        for name in own.keys() & state.keys():
-            if tuple(np.shape(state[name])) != own[name].shape:
-                raise ValueError(
-                    explain(f"load_state_dict: {name}", got=np.shape(state[name]), expected=own[name].shape)
-                )
-        for name in own.keys() & state.keys():
-            own[name][...] = state[name].data if isinstance(state[name], Tensor) else state[name]
+        values = {name: _array(state[name]) for name in own if name in state}
+        for name, value in values.items():
+            there = own[name]
+            if value.shape != there.shape or not np.can_cast(value.dtype, there.dtype, "same_kind"):
+                got, expected = (f"{a.shape} {a.dtype}" for a in (value, there))
+                raise ValueError(explain(f"load_state_dict: {name}", got=got, expected=expected))
+        for name, value in values.items():
+            there = own[name]
+            if not isinstance(there, Deferred):
+                there[...] = value
+        fill(self, lambda name, p: np.array(to_host(values[name]), p.dtype) if name in values else None)
 
     def train(self, mode: bool = True) -> Self:
         """Make dropout and the like active in this module and all below it."""
@@ -212,6 +224,13 @@ class Module:
     def eval(self) -> Self:
         """Make dropout and the like inactive."""
         return self.train(False)
+
+    def apply(self, fn: Callable[[Module], object]) -> Self:
+        """Call ``fn`` with every module below this one, then with this one."""
+        for child in self.children.values():
+            child.apply(fn)
+        fn(self)
+        return self
 
     def zero_grad(self) -> None:
         """Forget the gradients of all parameters."""
@@ -230,12 +249,14 @@ class Module:
         """Cast floating parameters, their gradients, and buffers to a floating dtype."""
         if np.dtype(dtype).kind not in "fV":
             raise TypeError(explain("Module.to", got=dtype, expected="a floating dtype"))
-        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
-            if tensor.home is not None and tensor.dtype != dtype:
+        for name, t in self._named_tensors():
+            if t.home is not None and t.dtype != dtype:
                 raise ValueError(explain(f"Module.to: {name} is replicated", do="cast the module before"))
-            if tensor.dtype.kind in "fV":
-                tensor.data = tensor.data.astype(dtype)
-                tensor.grad = None if tensor.grad is None else tensor.grad.astype(dtype)
+            if isinstance(t, Deferred):
+                t.cast(dtype if t.dtype.kind in "fV" else t.dtype)
+            elif t.dtype.kind in "fV":
+                t.data = t.data.astype(dtype)
+                t.grad = None if t.grad is None else t.grad.astype(dtype)
         return self
 
     def __repr__(self) -> str:
@@ -243,6 +264,19 @@ class Module:
         inside = [f"{key}: {child!r}".replace("\n", "\n  ") for key, child in self.children.items()]
         body = "".join(f"\n  {line}" for line in own + inside)
         return f"{type(self).__name__}({body}\n)" if body else f"{type(self).__name__}()"
+
+
+def _array(value: Any) -> Array:
+    """Return an array as it is, that of a tensor, or that of nested sequences."""
+    array = value.data if isinstance(value, Tensor) else value if hasattr(value, "dtype") else tensor(value).data
+    if array.dtype.kind not in "biufcV":
+        raise TypeError(explain("a parameter or buffer", got=type(value).__name__, expected="an array of numbers"))
+    result: Array = array
+    return result
+
+
+def _buffer(value: Any) -> Any:
+    return value.detach() if _is_tensor(value) else Tensor(_array(value))
 
 
 def _is_tensor(value: Any) -> bool:

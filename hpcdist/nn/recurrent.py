@@ -59,6 +59,8 @@ class _Recurrent(Module):
             raise ValueError(
                 explain(type(self).__name__, got=(input_size, hidden_size, num_layers), expected="at least 1 each")
             )
+        if not 0 <= dropout <= 1:
+            raise ValueError(explain(f"{type(self).__name__}: dropout", got=dropout, expected="a probability, 0 to 1"))
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout = bias, batch_first, dropout
         self.ways = ("", "_reverse") if bidirectional else ("",)
@@ -109,13 +111,15 @@ class _Recurrent(Module):
                 )
             )
         shape = (self.num_layers * len(self.ways), x.shape[0 if self.batch_first else 1], self.hidden_size)
-        states = given if isinstance(given, tuple) else (given,) * self.states
         if given is None:
             zeros = Tensor(namespace(x.data).zeros(shape, x.dtype))
             return (zeros,) * self.states
-        for state in states:
-            if state.shape != shape:
-                raise ValueError(explain(f"{type(self).__name__}: first state", got=state.shape, expected=shape))
+        states = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        if len(states) != self.states or any(state.shape != shape for state in states):
+            got = ", ".join(str(state.shape) for state in states)
+            raise ValueError(
+                explain(f"{type(self).__name__}: first state", got=got, expected=f"{self.states} of {shape}")
+            )
         return states
 
 

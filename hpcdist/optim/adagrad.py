@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from hpcdist.array import namespace
+from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend, real_flat, wide_zeros
+from hpcdist.optim.elementwise import Elementwise
+from hpcdist.optim.optimizer import Parameters, real_flat, wide_zeros
 
 __all__ = ["Adagrad"]
 
 
-class Adagrad(Optimizer):
+class Adagrad(Elementwise):
     """Steps along the gradient, divided by the root of the sum of all its squares so far.
 
     Parameters
@@ -29,6 +30,8 @@ class Adagrad(Optimizer):
         Go uphill.
     """
 
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"step", "sum"})
+
     def __init__(
         self,
         params: Parameters,
@@ -40,23 +43,29 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
-        check_options("Adagrad", **options)
-        super().__init__(params, **options, maximize=maximize)
+        super().__init__(
+            params,
+            lr=lr,
+            lr_decay=lr_decay,
+            weight_decay=weight_decay,
+            initial_accumulator_value=initial_accumulator_value,
+            eps=eps,
+            maximize=maximize,
+        )
 
-    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        flat = real_flat("Adagrad", parameter)
-        gradient = self._gradient(parameter, group)
-        xp = namespace(flat)
-        if not state:
+    def _flat(self, parameter: Tensor) -> Array:
+        return real_flat("Adagrad", parameter)
+
+    def _prepare(self, flat: Array, state: dict[str, Any], group: dict[str, Any]) -> float:
+        """Return the step size."""
+        if "sum" not in state:
             state.update(step=0, sum=wide_zeros(flat) + group["initial_accumulator_value"])
-        lr = group["lr"] / (1 + state["step"] * group["lr_decay"])
         state["step"] += 1
-        state["sum"] += gradient * gradient
-        descend(flat, lr * gradient / (xp.sqrt(state["sum"]) + group["eps"]))
+        lr: float = group["lr"] / (1 + (state["step"] - 1) * group["lr_decay"])
+        return lr
+
+    def _step_of(self, gradient: Array, kept: dict[str, Any], group: dict[str, Any], numbers: float) -> Array:
+        total = kept["sum"]
+        total += gradient * gradient
+        step: Array = numbers * gradient / (namespace(total).sqrt(total) + group["eps"])
+        return step

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from hpcdist.autograd import Tensor
 from hpcdist.kernels.optimizer import adam, amsgrad
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_betas, check_options, parts_of, real_flat, wide_zeros
+from hpcdist.optim.clip import parts_of
+from hpcdist.optim.optimizer import Optimizer, Parameters, real_flat, wide_zeros
 
 __all__ = ["Adam"]
 
@@ -34,6 +35,7 @@ class Adam(Optimizer):
     """
 
     _decoupled: ClassVar[bool] = False
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
     def __init__(
         self,
@@ -46,15 +48,13 @@ class Adam(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_options(type(self).__name__, lr=lr, eps=eps, weight_decay=weight_decay)
-        check_betas(type(self).__name__, betas)
         super().__init__(
             params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize
         )
 
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         flat = real_flat(type(self).__name__, parameter)
-        if not state:
+        if "step" not in state:
             state.update(step=0, exp_avg=wide_zeros(flat), exp_avg_sq=wide_zeros(flat))
         if group["amsgrad"] and "max_exp_avg_sq" not in state:
             state["max_exp_avg_sq"] = wide_zeros(flat)

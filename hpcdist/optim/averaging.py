@@ -6,8 +6,8 @@ They hold modules as given, and know nothing of their kind.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeAlias
 
 from hpcdist.array import Array
 from hpcdist.autograd import no_grad
@@ -38,6 +38,8 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
 class AveragedModel:
     """A copy of a model whose parameters are averages of the model's over steps; call it as the model.
 
+    Averages of 16-bit parameters are kept in single precision, and rounded into the copy.
+
     Parameters
     ----------
     model : Module
@@ -59,18 +61,34 @@ class AveragedModel:
         self.module = copy.deepcopy(model, _leave_out(model))
         self.avg_fn, self.use_buffers = avg_fn or get_swa_avg_fn(), use_buffers
         self.n_averaged = 0
+        self._fine = {name: wide(p.data) for name, p in self.module.named_parameters()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> Self:
+        """Make dropout and the like active in the copy."""
+        self.module.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Make dropout and the like inactive in the copy."""
+        return self.train(False)
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the averages."""
+        yield from self.module.parameters()
 
     def update_parameters(self, model: Any) -> None:
         """Take the parameters of ``model`` in; the first ones are copied."""
         averages, values = dict(self.module.named_parameters()), dict(model.named_parameters())
         buffers = dict(self.module.named_buffers()), dict(model.named_buffers())
-        if averages.keys() != values.keys() or buffers[0].keys() != buffers[1].keys():
-            raise ValueError(explain("update_parameters: the model has others", got=[*values], expected=[*averages]))
+        mine, theirs = _shapes(averages | buffers[0]), _shapes(values | buffers[1])
+        if mine != theirs:
+            raise ValueError(explain("update_parameters: the model has others", got=theirs, expected=mine))
         for name, average in averages.items():
-            self._take(average.data, values[name].data, averaged=True)
+            self._take(self._fine[name], values[name].data, averaged=True)
+            average.data[...] = self._fine[name]
         for name, average in buffers[0].items():
             self._take(average.data, buffers[1][name].data, averaged=self.use_buffers)
         self.n_averaged += 1
@@ -83,13 +101,22 @@ class AveragedModel:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the averages, named ``module.*``, and ``n_averaged``."""
-        arrays = {f"module.{name}": array for name, array in self.module.state_dict().items()}
+        arrays = {f"module.{name}": array for name, array in (self.module.state_dict() | self._fine).items()}
         return {"n_averaged": self.n_averaged, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
-        self.module.load_state_dict({k.removeprefix("module."): v for k, v in state.items() if k != "n_averaged"})
+        if "n_averaged" not in state:
+            raise ValueError(explain("AveragedModel.load_state_dict", got=[*state], expected="n_averaged, module.*"))
+        values = {k.removeprefix("module."): v for k, v in state.items() if k != "n_averaged"}
+        self.module.load_state_dict(values)
+        for name, fine in self._fine.items():
+            fine[...] = values[name]
         self.n_averaged = int(state["n_averaged"])
+
+
+def _shapes(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _leave_out(model: Any) -> dict[int, Any]:
@@ -104,7 +131,7 @@ def _leave_out(model: Any) -> dict[int, Any]:
 
 
 class SWALR(LRScheduler):
-    """Move the rates from what they are now to ``swa_lr`` in ``anneal_epochs`` steps, and hold them there.
+    """Move the rates from what they are at its first step to ``swa_lr`` in ``anneal_epochs`` steps; hold them there.
 
     Parameters
     ----------
@@ -133,8 +160,15 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def rates(self, epoch: int) -> list[float]:
+        if epoch == 0 and self.anneal_epochs:
+            return list(self.start_lrs)
         done = min(epoch / self.anneal_epochs, 1.0) if self.anneal_epochs else 1.0
-        return [self.anneal(start, end, done) for start, end in zip(self.start_lrs, self.swa_lrs, strict=True)]
+        return [self.anneal(start, end, done) for start, end in zip(self.start_lrs, self.swa_lrs, strict=False)]
+
+    def step(self) -> None:
+        if self.last_epoch == 0:  # another schedule ruled until now
+            self.start_lrs = self._set = self.get_last_lr()
+        super().step()
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "start_lrs": list(self.start_lrs)}

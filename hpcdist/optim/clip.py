@@ -6,23 +6,57 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from hpcdist.array import Array, namespace
+import numpy as np
+
+from hpcdist.array import Array, is_array, namespace
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
 from hpcdist.kernels.optimizer import sum_squares
+from hpcdist.kernels.precision import wide
 
 __all__ = ["clip_grad_norm_", "clip_grad_value_", "get_total_norm"]
 
 
-def get_total_norm(parameters: Tensor | Iterable[Tensor]) -> float:
-    """Return the 2-norm of all gradients together, squares added up in float64."""
-    return math.sqrt(math.fsum(sum_squares(_real(p.grad.reshape(-1))) for p in _with_gradients(parameters)))
+def get_total_norm(tensors: Array | Iterable[Array], norm_type: float = 2.0, error_if_nonfinite: bool = False) -> float:
+    """Return the norm of all arrays together, such as gradients; powers are added up in float64.
+
+    Parameters
+    ----------
+    norm_type : float
+        Above 0; infinity: the largest magnitude.
+
+    Raises
+    ------
+    RuntimeError
+        If the norm is not finite and ``error_if_nonfinite``.
+    """
+    if not norm_type > 0:
+        raise ValueError(explain("norm_type", got=norm_type, expected="a number above 0"))
+    arrays: Any = [tensors] if is_array(tensors) else tensors
+    norm = _norm([x for x in arrays if x.size], float(norm_type))
+    if error_if_nonfinite and not math.isfinite(norm):
+        raise RuntimeError(explain("the norm of the gradients", got=norm, expected="a finite number"))
+    return norm
+
+
+def _norm(arrays: list[Array], power: float) -> float:
+    if power == math.inf:
+        largest = [float(abs(wide(x)).max()) for x in arrays]
+        return math.nan if any(map(math.isnan, largest)) else max(largest, default=0.0)
+    if power == 2:
+        return math.sqrt(math.fsum(sum_squares(_real(x.reshape(-1))) for x in arrays))
+    return float(math.fsum(float((abs(wide(x)).astype("f8") ** power).sum()) for x in arrays) ** (1 / power))
 
 
 def clip_grad_norm_(
-    parameters: Tensor | Iterable[Tensor], max_norm: float, *, error_if_nonfinite: bool = False
+    parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> float:
-    """Scale all gradients down, in place, so that their 2-norm together is at most ``max_norm``.
+    """Scale all gradients down, in place, so that their norm together is at most ``max_norm``.
+
+    Parameters
+    ----------
+    norm_type, error_if_nonfinite : float, bool
+        As of :func:`get_total_norm`. Gradients whose norm is NaN are left as they are.
 
     Returns
     -------
@@ -36,34 +70,71 @@ def clip_grad_norm_(
     TypeError
         If parameters are distributed.
     """
-    chosen = _with_gradients(parameters)
-    norm = get_total_norm(chosen)
-    if error_if_nonfinite and not math.isfinite(norm):
-        raise RuntimeError(explain("clip_grad_norm_: the norm of the gradients", got=norm, expected="a finite number"))
+    if not max_norm >= 0:
+        raise ValueError(explain("clip_grad_norm_: max_norm", got=max_norm, expected=">= 0"))
+    chosen = with_gradients(parameters)
+    norm = get_total_norm(map(whole_gradient, chosen), norm_type, error_if_nonfinite)
     factor = max_norm / (norm + 1e-6)
     if factor < 1:
         for p in chosen:
             with namespace(p.grad).errstate(invalid="ignore"):  # infinity times 0
-                p.grad *= p.grad.dtype.type(factor)
+                p.grad *= np.float32(factor) if p.grad.dtype.itemsize == 2 else factor  # 16 bits would change it
     return norm
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:
-    """Cut all gradients off, in place, at ``-clip_value`` and ``clip_value``; NaN stays."""
+    """Cut all gradients off, in place, at ``-clip_value`` and ``clip_value``; NaN stays.
+
+    Raises
+    ------
+    TypeError
+        If parameters are distributed, or gradients complex.
+    """
     if not clip_value >= 0:
         raise ValueError(explain("clip_grad_value_: clip_value", got=clip_value, expected=">= 0"))
-    for p in _with_gradients(parameters):
+    for p in with_gradients(parameters):
+        if p.grad.dtype.kind == "c" or p.grad.shape != p.shape:
+            got = f"{p.grad.dtype}, {p.grad.shape}"
+            raise TypeError(explain("clip_grad_value_: gradient", got=got, expected=f"real, {p.shape}"))
         namespace(p.grad).clip(p.grad, -clip_value, clip_value, out=p.grad)
 
 
-def _with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
+def with_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Any]:
     """Return the parameters that have gradients; refuse those of which each rank has a part."""
     chosen = [parameters] if hasattr(type(parameters), "requires_grad") else list(parameters)  # type: ignore[arg-type]
     for p in chosen:
-        if hasattr(type(p), "placements"):
+        if hasattr(p, "placements"):
             do = "use hd.parallel.clip_grad_norm_, which knows all parts"
             raise TypeError(explain("clipping: a parameter is distributed", got=type(p).__name__, do=do))
     return [p for p in chosen if p.grad is not None]  # type: ignore[union-attr]
+
+
+def parts_of(parameter: Tensor) -> Array:
+    """Return the gradient as a stack (parts, n); its sum over the first dimension is the gradient.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no array that fits the parameter.
+    """
+    gradient, data = parameter.grad, parameter.data
+    assert gradient is not None
+    fitting = "fcV" if data.dtype.kind == "c" else "fV"
+    if not is_array(gradient) or gradient.dtype.kind not in fitting:
+        got = f"{type(gradient).__name__} of {getattr(gradient, 'dtype', None)}"
+        raise TypeError(explain("a gradient", got=got, expected=f"an array that fits {data.dtype}"))
+    if data.shape not in (gradient.shape, gradient.shape[1:]):
+        expected = f"{data.shape}, or a stack of such parts"
+        raise ValueError(explain("the shape of a gradient", got=gradient.shape, expected=expected))
+    parts = 1 if gradient.shape == data.shape else len(gradient)
+    return gradient.reshape(parts, data.size)
+
+
+def whole_gradient(parameter: Tensor) -> Array:
+    """Return the gradient of a parameter, flat, in its own memory where it is one part."""
+    parts = parts_of(parameter)
+    whole: Array = parts[0] if len(parts) == 1 else wide(parts).sum(0)
+    return whole
 
 
 def _real(x: Array) -> Array:

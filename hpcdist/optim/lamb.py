@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
 from hpcdist.kernels.optimizer import sum_squares
 from hpcdist.kernels.precision import wide
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_betas, check_options, descend, real_flat, wide_zeros
+from hpcdist.optim.optimizer import Optimizer, Parameters, descend, real_flat, wide_zeros
 
 __all__ = ["LAMB"]
 
@@ -30,6 +30,9 @@ class LAMB(Optimizer):
         Go uphill.
     """
 
+    _needs_whole: ClassVar[bool] = True
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"step", "exp_avg", "exp_avg_sq"})
+
     def __init__(
         self,
         params: Parameters,
@@ -40,13 +43,11 @@ class LAMB(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_options("LAMB", lr=lr, eps=eps, weight_decay=weight_decay)
-        check_betas("LAMB", betas)
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
 
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         flat = real_flat("LAMB", parameter)
-        if not state:
+        if "step" not in state:
             state.update(step=0, exp_avg=wide_zeros(flat), exp_avg_sq=wide_zeros(flat))
         state["step"] += 1
         direction = self._direction(self._gradient(parameter, {**group, "weight_decay": 0.0}), state, group)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from hpcdist.autograd import Tensor
 from hpcdist.kernels.optimizer import sum_squares
 from hpcdist.kernels.precision import wide
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend, real_flat
+from hpcdist.optim.optimizer import Optimizer, Parameters, descend, real_flat
 
 __all__ = ["LARS"]
 
@@ -35,6 +35,9 @@ class LARS(Optimizer):
         Go uphill.
     """
 
+    _needs_whole: ClassVar[bool] = True
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"momentum_buffer"})
+
     def __init__(
         self,
         params: Parameters,
@@ -46,15 +49,15 @@ class LARS(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {
-            "lr": lr,
-            "momentum": momentum,
-            "weight_decay": weight_decay,
-            "trust_coefficient": trust_coefficient,
-            "eps": eps,
-        }
-        check_options("LARS", **options)
-        super().__init__(params, **options, maximize=maximize)
+        super().__init__(
+            params,
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust_coefficient=trust_coefficient,
+            eps=eps,
+            maximize=maximize,
+        )
 
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         flat = real_flat("LARS", parameter)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
+from typing import Any, ClassVar
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
+from hpcdist.kernels.precision import wide
+from hpcdist.optim.clip import whole_gradient
 from hpcdist.optim.line_search import Point, strong_wolfe
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, parts_of, real_flat
+from hpcdist.optim.optimizer import Optimizer, Parameters, flat_values, real_flat
 
 __all__ = ["LBFGS"]
 
 LEAST_CURVATURE = 1e-10
+_NUMBERS = ("n_iter", "func_evals", "step", "scale")
 
 
 @dataclass
@@ -78,6 +79,9 @@ class LBFGS(Optimizer):
         ``"strong_wolfe"``, or None: steps of length ``lr``.
     """
 
+    _needs_whole: ClassVar[bool] = True
+    _kept: ClassVar[frozenset[str] | None] = frozenset({*_NUMBERS, "direction", "gradient", "move_", "change_"})
+
     def __init__(
         self,
         params: Parameters,
@@ -89,7 +93,6 @@ class LBFGS(Optimizer):
         history_size: int = 100,
         line_search_fn: str | None = None,
     ) -> None:
-        check_options("LBFGS", lr=lr, tolerance_grad=tolerance_grad, tolerance_change=tolerance_change)
         if max_iter < 1 or history_size < 1 or line_search_fn not in (None, "strong_wolfe"):
             raise ValueError(
                 explain(
@@ -126,15 +129,15 @@ class LBFGS(Optimizer):
         return namespace(pieces[0]).concatenate(pieces)
 
     def _flat_gradient_of(self, parameter: Tensor) -> Array:
-        flat = real_flat("LBFGS", parameter)
+        flat = wide(real_flat("LBFGS", parameter))
         if parameter.grad is None:
-            return np.zeros_like(flat)
-        return parts_of(parameter).sum(0) * self.grad_scale
+            return namespace(flat).zeros_like(flat)
+        return whole_gradient(parameter).astype(flat.dtype) * self.grad_scale
 
     def _move_to(self, origin: list[Array], direction: Array, step: float) -> None:
         start = 0
         for (_, parameter), before in zip(self._named, origin, strict=True):
-            flat = parameter.data.reshape(-1)
+            flat = flat_values(parameter)
             flat[...] = before + step * direction[start : start + flat.size]
             start += flat.size
 
@@ -217,7 +220,7 @@ class LBFGS(Optimizer):
     def _keep(self) -> None:
         """Put views of the vectors, and the numbers, where state goes by names."""
         memory = self._memory
-        numbers = {key: getattr(memory, key) for key in ("n_iter", "func_evals", "step", "scale")}
+        numbers = {key: getattr(memory, key) for key in _NUMBERS}
         vectors = {f"move_{i}": v for i, v in enumerate(memory.moves)}
         vectors |= {f"change_{i}": v for i, v in enumerate(memory.changes)}
         if memory.direction is not None and memory.gradient is not None:
@@ -229,28 +232,23 @@ class LBFGS(Optimizer):
             start += parameter.size
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what :meth:`state_dict` returned; anew if it lacks a parameter: directions have all of them."""
         super().load_state_dict(state)
-        pieces = [self.state[name] for name, _ in self._named if name in self.state]
-        if not pieces:
-            self._memory = _Memory()
+        pieces = [self.state.get(name, {}) for name, _ in self._named]
+        if not all(pieces):
+            self.state, self._memory = {}, _Memory()
             return
-        count = sum(key.startswith("move_") for key in pieces[0])
+        first = pieces[0]
+        count = sum(key.startswith("move_") for key in first)
 
         def joined(key: str) -> Array:
-            return np.concatenate([piece[key] for piece in pieces])
+            whole: Array = namespace(first[key]).concatenate([piece[key] for piece in pieces])
+            return whole
 
         self._memory = _Memory(
-            **{
-                key: pieces[0][key]
-                for key in (
-                    "n_iter",
-                    "func_evals",
-                    "step",
-                    "scale",
-                )
-            },
-            direction=joined("direction") if "direction" in pieces[0] else None,
-            gradient=joined("gradient") if "direction" in pieces[0] else None,
+            **{key: first[key] for key in _NUMBERS},
+            direction=joined("direction") if "direction" in first else None,
+            gradient=joined("gradient") if "gradient" in first else None,
             moves=[joined(f"move_{i}") for i in range(count)],
             changes=[joined(f"change_{i}") for i in range(count)],
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from numbers import Real
+from typing import Any, ClassVar, TypeAlias
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
 from hpcdist.kernels.precision import wide
-from hpcdist.optim.clip import get_total_norm
+from hpcdist.optim.clip import get_total_norm, whole_gradient, with_gradients
 
 __all__ = ["Optimizer", "Parameters"]
 
@@ -34,6 +35,12 @@ class Optimizer:
         scale of a loss or a clipping factor waits.
     """
 
+    _needs_whole: ClassVar[bool] = False
+    """Whether a step depends on all elements of a parameter, so that a rank that has a part cannot take it."""
+
+    _kept: ClassVar[frozenset[str] | None] = None
+    """The names of what it keeps for a parameter, numbers at their ends left out; None: any."""
+
     def __init__(self, params: Parameters, **defaults: Any) -> None:
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[str, dict[str, Any]] = {}
@@ -43,7 +50,7 @@ class Optimizer:
         self.grad_scale = 1.0
         if isinstance(params, Tensor):
             raise TypeError(explain(f"{type(self).__name__}: params", got="one tensor", do="pass a list of them"))
-        given: list[Any] = list(params)
+        given = _listed(params)
         for group in given if given and isinstance(given[0], dict) else [{"params": given}]:
             self.add_param_group(group)
         if not any(group["params"] for group in self.param_groups):
@@ -55,22 +62,27 @@ class Optimizer:
         Raises
         ------
         ValueError
-            If an option is unknown, or a parameter or its name is here already, or it is not contiguous.
+            If an option is unknown or out of range, a parameter or its name is here already, or it is not contiguous.
         TypeError
-            If something is no leaf tensor.
+            If something is no leaf tensor, or parameters have no order, or the optimizer needs whole ones.
         """
-        unknown = group.keys() - self.defaults.keys() - {"params"}
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise TypeError(explain("add_param_group", got=type(group).__name__, expected='a dict with "params"'))
+        unknown = group.keys() - self.defaults.keys() - {"params"} - _OF_SCHEDULES
         if unknown:
             raise ValueError(explain("add_param_group: unknown options", got=unknown, expected=set(self.defaults)))
+        _check_options(type(self).__name__, {**self.defaults, **group})
         taken = sum(len(g["params"]) for g in self.param_groups)
-        given = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+        given = [group["params"]] if isinstance(group["params"], Tensor) else _listed(group["params"])
         pairs = [p if isinstance(p, tuple) else (str(taken + i), p) for i, p in enumerate(given)]
-        names = [name for name, _ in pairs]
+        names = [pair[0] for pair in pairs]
         present = {
             key for g in self.param_groups for n, p in zip(g["names"], g["params"], strict=True) for key in (n, id(p))
         }
-        for name, parameter in pairs:
-            _check(name, parameter)
+        for pair in pairs:
+            name, parameter = _checked(pair)
+            if self._needs_whole:
+                _check_whole(type(self).__name__, name, parameter)
             if not present.isdisjoint((name, id(parameter))):
                 do = "name each parameter differently: its state goes by its name"
                 raise ValueError(explain(f"add_param_group: parameter {name!r} is here already", do=do))
@@ -112,8 +124,8 @@ class Optimizer:
 
     def _gradient(self, parameter: Tensor, group: Mapping[str, Any]) -> Array:
         """Return the whole gradient of a parameter, flat, with what ``weight_decay`` adds to it; not to be changed."""
-        parts, factor = wide(parts_of(parameter)), self._factor(group)
-        gradient: Array = parts[0] if len(parts) == 1 else parts.sum(0)
+        gradient, factor = whole_gradient(parameter), self._factor(group)
+        gradient = gradient.astype(_kept_dtype(parameter), copy=False)
         if factor != 1:
             gradient = gradient * factor
         if group["weight_decay"]:
@@ -123,17 +135,22 @@ class Optimizer:
     def clip_grad_norm_(self, max_norm: float) -> float:
         """Have the next step scale gradients down to a 2-norm of at most ``max_norm``; return the norm before.
 
-        Unlike :func:`hpcdist.optim.clip_grad_norm_` it makes no pass over the gradients but the one that measures.
+        Unlike :func:`hpcdist.optim.clip_grad_norm_` it makes no pass over the gradients but the one that measures. A
+        norm that is not finite has the step scale nothing.
         """
-        norm = abs(self.grad_scale) * get_total_norm(p for g in self.param_groups for p in g["params"])
+        chosen = with_gradients(p for g in self.param_groups for p in g["params"])
+        norm = abs(self.grad_scale) * get_total_norm(map(whole_gradient, chosen))
         self.grad_scale *= min(1.0, max_norm / (norm + 1e-6)) if math.isfinite(norm) else 1.0
         return norm
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters; or make those that are there zero."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.grad = None
+                if set_to_none:
+                    parameter.grad = None
+                elif parameter.grad is not None:
+                    parameter.grad[...] = 0
 
     # ---- state
     def state_dict(self) -> dict[str, Any]:
@@ -152,18 +169,29 @@ class Optimizer:
             If names, options or sizes differ, or parameters of one group had different options; before anything is
             changed.
         """
+        if not {"state", "param_groups"} <= state.keys() or not all("names" in g for g in state["param_groups"]):
+            expected = '"state" and "param_groups", whose items have "names"'
+            raise ValueError(explain("load_state_dict: the state of an optimizer", got=[*state], expected=expected))
         options = {name: _options(g) for g in state["param_groups"] for name in g["names"]}
-        sizes = {n: p.size for g in self.param_groups for n, p in zip(g["names"], g["params"], strict=True)}
-        if options.keys() != sizes.keys():
-            raise ValueError(explain("load_state_dict: parameters differ", got=[*options], expected=[*sizes]))
+        mine = {n: p for g in self.param_groups for n, p in zip(g["names"], g["params"], strict=True)}
+        if options.keys() != mine.keys():
+            unknown, missing = [n for n in options if n not in mine], [n for n in mine if n not in options]
+            raise ValueError(explain("load_state_dict: parameters differ", got=f"unknown {unknown}", expected=missing))
         chosen = [_agreed(group, [options[name] for name in group["names"]]) for group in self.param_groups]
-        _check_sizes(state["state"], sizes)
-        self.state = {name: {k: _copied(v) for k, v in entries.items()} for name, entries in state["state"].items()}
+        _check_state(state["state"], {name: p.size for name, p in mine.items()}, self._kept)
+        self.state = {
+            name: {k: _copied(v, _kept_dtype(mine[name])) for k, v in entries.items()}
+            for name, entries in state["state"].items()
+        }
         for group, new in zip(self.param_groups, chosen, strict=True):
             group.update(new)
 
 
 _OF_SCHEDULES = {"initial_lr"}
+_NOT_NEGATIVE = {
+    "alpha", "eps", "initial_accumulator_value", "lr", "lr_decay", "momentum", "tolerance_change", "tolerance_grad",
+    "trust_coefficient", "weight_decay",
+}  # fmt: skip
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,38 +210,55 @@ def _agreed(group: Mapping[str, Any], saved: list[dict[str, Any]]) -> dict[str, 
     return saved[0] if saved else {}
 
 
-def _check_sizes(state: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int]) -> None:
+def _check_state(state: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int], kept: frozenset[str] | None) -> None:
     for name, entries in state.items():
         if name not in sizes:
             raise ValueError(explain("load_state_dict: state", got=repr(name), expected=f"one of {[*sizes]}"))
+        if kept is not None and not {key.rstrip("0123456789") for key in entries} <= kept:
+            what = f"load_state_dict: {name} has the state of another optimizer"
+            raise ValueError(explain(what, got=[*entries], expected=sorted(kept)))
         for key, value in entries.items():
             if getattr(value, "ndim", 0) and value.size != sizes[name]:
                 raise ValueError(explain(f"load_state_dict: {key} of {name}", got=value.size, expected=sizes[name]))
 
 
-def check_options(who: str, **options: float) -> None:
-    """Refuse options below 0, and NaN."""
-    for name, value in options.items():
-        if not value >= 0:
-            raise ValueError(explain(f"{who}: {name}", got=value, expected=">= 0"))
-
-
-def check_betas(who: str, betas: tuple[float, float]) -> None:
-    """Refuse decays of moments that are not in [0, 1)."""
-    if len(betas) != 2 or not all(0 <= b < 1 for b in betas):
+def _check_options(who: str, options: Mapping[str, Any]) -> None:
+    """Refuse numbers below 0, and NaN, where an option is known to be above; decays of moments are below 1, too."""
+    for name in _NOT_NEGATIVE & options.keys():
+        if not (isinstance(options[name], Real) and options[name] >= 0):
+            raise ValueError(explain(f"{who}: {name}", got=repr(options[name]), expected="a number >= 0"))
+    betas = options.get("betas", (0, 0))
+    if not (isinstance(betas, (tuple, list)) and len(betas) == 2 and all(0 <= b < 1 for b in betas)):
         raise ValueError(explain(f"{who}: betas", got=betas, expected="two numbers in [0, 1)"))
 
 
+def flat_values(parameter: Tensor) -> Array:
+    """Return the values of a parameter, (n,), in its own memory."""
+    if not parameter.data.flags.c_contiguous:
+        do = "give it an array in C order: p.data = np.ascontiguousarray(p.data)"
+        raise ValueError(explain("a parameter cannot be updated in place", got="strides", expected="C order", do=do))
+    return parameter.data.reshape(-1)
+
+
 def real_flat(who: str, parameter: Tensor) -> Array:
-    """Return the values of a parameter, (n,); refuse complex ones."""
-    flat = parameter.data.reshape(-1)
-    if flat.dtype.kind == "c":
-        raise TypeError(explain(f"{who}: parameter", got=flat.dtype, expected="a real dtype"))
-    return flat
+    """Return the values of a parameter, (n,), in its own memory; refuse complex ones."""
+    if parameter.dtype.kind == "c":
+        raise TypeError(explain(f"{who}: parameter", got=parameter.dtype, expected="a real dtype"))
+    return flat_values(parameter)
 
 
-def _check(name: str, parameter: Any) -> None:
-    """Refuse what cannot be updated in place."""
+def _listed(params: Any) -> list[Any]:
+    """Return parameters as a list; refuse those whose order, and with it names, may be another on every rank."""
+    if isinstance(params, (set, frozenset)):
+        raise TypeError(explain("parameters", got=type(params).__name__, expected="a list: a set has no order"))
+    return list(params)
+
+
+def _checked(pair: tuple[Any, ...]) -> tuple[str, Tensor]:
+    """Return a name and its parameter; refuse what has no name, and what cannot be updated in place."""
+    if len(pair) != 2 or not isinstance(pair[0], str):
+        raise TypeError(explain("add_param_group", got=[type(x).__name__ for x in pair], expected="a name, a tensor"))
+    name, parameter = pair
     if not hasattr(type(parameter), "requires_grad"):
         got = type(parameter).__name__
         raise TypeError(explain(f"add_param_group: parameter {name!r}", got=got, expected="a tensor"))
@@ -221,13 +266,16 @@ def _check(name: str, parameter: Any) -> None:
         raise TypeError(explain(f"add_param_group: parameter {name!r}", got="a computed tensor", expected="a leaf"))
     if not parameter.data.flags.c_contiguous:
         raise ValueError(explain(f"add_param_group: parameter {name!r}", got="strides", expected="C order"))
+    return name, parameter
 
 
-def parts_of(parameter: Tensor) -> Array:
-    """Return the gradient as a stack (parts, n); its sum over the first dimension is the gradient."""
-    assert parameter.grad is not None
-    n = parameter.data.size
-    return parameter.grad.reshape(parameter.grad.size // max(n, 1) or 1, n)
+def _check_whole(who: str, name: str, parameter: Any) -> None:
+    """Refuse a parameter whose ``placements`` say that this rank has a part of it."""
+    for placement in getattr(parameter, "placements", ()):
+        if not (placement.is_replicate() or placement.is_invariant()):
+            do = "use it on whole parameters (replicated ones), or take an optimizer that needs no norms"
+            what = f"{who}: parameter {name!r} is a part: norms would be those of the part"
+            raise TypeError(explain(what, got=placement, expected="the whole on every rank", do=do))
 
 
 def wide_zeros(flat: Array) -> Array:
@@ -241,8 +289,13 @@ def descend(flat: Array, change: Array) -> None:
     flat[...] = wide(flat) - change
 
 
-def _copied(value: Any) -> Any:
-    """Return an array as a flat copy, and a number as Python's, which is a float64 or longer."""
+def _kept_dtype(parameter: Tensor) -> Any:
+    """Return the dtype of what is remembered of a parameter."""
+    return wide(parameter.data.reshape(-1)[:0]).dtype
+
+
+def _copied(value: Any, dtype: Any) -> Any:
+    """Return an array as a flat copy of ``dtype``, and a number as Python's, which is a float64 or longer."""
     if getattr(value, "ndim", 0):
-        return value.reshape(-1).copy()
+        return value.reshape(-1).astype(dtype)
     return value.item() if hasattr(value, "item") else value

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from hpcdist.array import namespace
+from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend, real_flat, wide_zeros
+from hpcdist.optim.elementwise import Elementwise
+from hpcdist.optim.optimizer import Parameters, real_flat, wide_zeros
 
 __all__ = ["RMSprop"]
 
 
-class RMSprop(Optimizer):
+class RMSprop(Elementwise):
     """Steps along the gradient, divided by the root of the mean of its squares.
 
     Parameters
@@ -29,6 +30,8 @@ class RMSprop(Optimizer):
         Go uphill.
     """
 
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"step", "square_avg", "grad_avg", "momentum_buffer"})
+
     def __init__(
         self,
         params: Parameters,
@@ -41,7 +44,6 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_options("RMSprop", lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
         super().__init__(
             params,
             lr=lr,
@@ -53,28 +55,35 @@ class RMSprop(Optimizer):
             maximize=maximize,
         )
 
-    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        flat = real_flat("RMSprop", parameter)
-        gradient = self._gradient(parameter, group)
+    def _flat(self, parameter: Tensor) -> Array:
+        return real_flat("RMSprop", parameter)
+
+    def _prepare(self, flat: Array, state: dict[str, Any], group: dict[str, Any]) -> None:
         kept = ["square_avg", *(["grad_avg"] if group["centered"] else [])]
         kept += ["momentum_buffer"] if group["momentum"] else []
         for key in kept:
-            state.setdefault(key, wide_zeros(flat))
+            if key not in state:
+                state[key] = wide_zeros(flat)
         state["step"] = state.get("step", 0) + 1
-        step = gradient / self._spread(gradient, state, group)
+
+    def _step_of(self, gradient: Array, kept: dict[str, Any], group: dict[str, Any], numbers: None) -> Array:  # noqa: ARG002
+        step = gradient / self._spread(gradient, kept, group)
         if group["momentum"]:
-            state["momentum_buffer"] *= group["momentum"]
-            state["momentum_buffer"] += step
-            step = state["momentum_buffer"]
-        descend(flat, group["lr"] * step)
+            velocity = kept["momentum_buffer"]
+            velocity *= group["momentum"]
+            velocity += step
+            step = velocity
+        result: Array = group["lr"] * step
+        return result
 
     @staticmethod
-    def _spread(gradient: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        alpha, square = group["alpha"], state["square_avg"]
+    def _spread(gradient: Array, kept: dict[str, Any], group: dict[str, Any]) -> Array:
+        alpha, square = group["alpha"], kept["square_avg"]
         square *= alpha
         square += (1 - alpha) * gradient * gradient
         if group["centered"]:
-            mean = state["grad_avg"]
+            mean = kept["grad_avg"]
             mean += (1 - alpha) * (gradient - mean)
-            square = square - mean * mean
-        return namespace(square).sqrt(square) + group["eps"]
+            square = namespace(square).maximum(square - mean * mean, 0)  # rounding may make it negative
+        spread: Array = namespace(square).sqrt(square) + group["eps"]
+        return spread

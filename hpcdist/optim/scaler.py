@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from hpcdist.array import Array, namespace
@@ -49,19 +50,21 @@ class GradScaler:
         growth_interval: int = 2000,
         enabled: bool = True,
     ) -> None:
-        if not (init_scale > 0 and growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
+        self._scale = _positive("GradScaler: init_scale", init_scale)
+        if not (growth_factor > 1 and 0 < backoff_factor < 1 and growth_interval >= 1):
             raise ValueError(
                 explain(
                     "GradScaler",
-                    got=f"{init_scale}, {growth_factor}, {backoff_factor}, {growth_interval}",
-                    expected="init_scale > 0, growth_factor > 1, backoff_factor in (0, 1), growth_interval >= 1",
+                    got=f"{growth_factor}, {backoff_factor}, {growth_interval}",
+                    expected="growth_factor > 1, backoff_factor in (0, 1), growth_interval >= 1",
                 )
             )
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self.enabled, self.agree = enabled, _own_opinion
-        self._scale, self._good_steps = float(init_scale), 0
+        self._good_steps = 0
         self._found: dict[int, bool] = {}
         self._unscaled: set[int] = set()
+        self._stepped: set[int] = set()
 
     def get_scale(self) -> float:
         """Return the scale; 1 where not enabled."""
@@ -81,12 +84,13 @@ class GradScaler:
         Raises
         ------
         RuntimeError
-            If they were divided already since the last ``update``.
+            If they were divided, or the step was taken, since the last ``update``.
         """
         if not self.enabled:
             return
         if id(optimizer) in self._unscaled:
             raise RuntimeError(explain("unscale_: gradients are unscaled already", do="call it once a step"))
+        self._check_not_stepped("unscale_", optimizer)
         self._look(optimizer)
         for gradient in _gradients(optimizer):
             gradient[...] = wide(gradient) * (1 / self._scale)
@@ -99,15 +103,28 @@ class GradScaler:
         return self._found[id(optimizer)]
 
     def step(self, optimizer: Optimizer) -> Any:
-        """Take a step of the optimizer, unless a gradient is not finite; return what its ``step`` returns, or None."""
+        """Take a step of the optimizer, unless a gradient is not finite; return what its ``step`` returns, or None.
+
+        Raises
+        ------
+        RuntimeError
+            If it was called since the last ``update``.
+        """
         if not self.enabled:
             return optimizer.step()
+        self._check_not_stepped("step", optimizer)
+        self._stepped.add(id(optimizer))
         if self._look(optimizer):
             optimizer.grad_scale = 1.0
             return None
         if id(optimizer) not in self._unscaled:
             optimizer.grad_scale /= self._scale
         return optimizer.step()
+
+    def _check_not_stepped(self, what: str, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._stepped:
+            do = "call update() after each step: whether gradients are finite is found out once in between"
+            raise RuntimeError(explain(f"{what}: the step was taken already", do=do))
 
     def update(self, new_scale: float | None = None) -> None:
         """Adapt the scale to what the steps since the last ``update`` met; or set it."""
@@ -116,14 +133,14 @@ class GradScaler:
         if not self._found and new_scale is None:
             raise RuntimeError(explain("update: no step was taken", do="call step(optimizer) first"))
         if new_scale is not None:
-            self._scale = float(new_scale)
+            self._scale = _positive("update: new_scale", new_scale)
         elif any(self._found.values()):
             self._scale, self._good_steps = self._scale * self.backoff_factor, 0
         else:
             self._good_steps += 1
             if self._good_steps == self.growth_interval:
                 self._grow()
-        self._found, self._unscaled = {}, set()
+        self._found, self._unscaled, self._stepped = {}, set(), set()
 
     def _grow(self) -> None:
         grown = self._scale * self.growth_factor
@@ -141,9 +158,18 @@ class GradScaler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what :meth:`state_dict` returned."""
+        missing = self.state_dict().keys() - state.keys()
+        if missing:
+            raise ValueError(explain("GradScaler.load_state_dict: missing", got=[*state], expected=[*missing]))
         self._scale, self._good_steps = float(state["scale"]), int(state["_growth_tracker"])
         self.growth_factor, self.backoff_factor = float(state["growth_factor"]), float(state["backoff_factor"])
         self.growth_interval = int(state["growth_interval"])
+
+
+def _positive(what: str, scale: Any) -> float:
+    if not (isinstance(scale, Real) and 0 < float(scale) < math.inf):
+        raise ValueError(explain(what, got=repr(scale), expected="a finite number above 0"))
+    return float(scale)
 
 
 def _own_opinion(found: bool) -> bool:

@@ -33,6 +33,7 @@ class LRScheduler(ABC):
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer, self.last_epoch = optimizer, last_epoch + 1
         self.apply(self.last_epoch)
+        self._set = self.get_last_lr()
 
     @abstractmethod
     def rates(self, epoch: int) -> list[float]:
@@ -45,13 +46,28 @@ class LRScheduler(ABC):
 
     def apply(self, epoch: int) -> None:
         """Set the rates to those after ``epoch`` steps."""
-        for group, rate in zip(self.optimizer.param_groups, self.rates(epoch), strict=True):
+        rates, groups = self.rates(epoch), self.optimizer.param_groups
+        if len(rates) != len(groups):
+            do = "make the schedule after the last add_param_group, or by one number for all groups"
+            raise ValueError(explain(f"{type(self).__name__}: rates", got=len(rates), expected=len(groups), do=do))
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
 
     def step(self) -> None:
-        """Count one step, and set the rates of the next."""
+        """Count one step, and set the rates of the next.
+
+        Raises
+        ------
+        RuntimeError
+            If something else changed the rates since they were set here: that would be lost.
+        """
+        if any(now != mine for now, mine in zip(self.get_last_lr(), self._set, strict=False)):  # groups may be new
+            do = "several schedules: ChainedScheduler or SequentialLR; another rate: set initial_lr of the group"
+            what = f"{type(self).__name__}.step: something else changed the learning rates, which would be lost"
+            raise RuntimeError(explain(what, got=self.get_last_lr(), expected=self._set, do=do))
         self.last_epoch += 1
         self.apply(self.last_epoch)
+        self._set = self.get_last_lr()
 
     def get_last_lr(self) -> list[float]:
         """Return the rate of each group."""
@@ -65,6 +81,7 @@ class LRScheduler(ABC):
         """Continue from what :meth:`state_dict` returned, with the initial rates of the optimizer."""
         self.last_epoch = int(state["last_epoch"])
         self.apply(self.last_epoch)
+        self._set = self.get_last_lr()
 
 
 class Curve(LRScheduler):
@@ -100,7 +117,7 @@ class LambdaLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def rates(self, epoch: int) -> list[float]:
-        return [base * factor(epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+        return [base * factor(epoch) for base, factor in zip(self.base_lrs, self.lr_lambdas, strict=False)]
 
 
 def cosine_with_warmup(warmup_steps: int, total_steps: int, final: float = 0.1) -> Callable[[int], float]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-import numpy as np
-
-from hpcdist.autograd import Tensor
+from hpcdist.array import Array
 from hpcdist.errors import explain
-from hpcdist.optim.optimizer import Optimizer, Parameters, check_options, descend
+from hpcdist.optim.elementwise import Elementwise
+from hpcdist.optim.optimizer import Parameters, wide_zeros
 
 __all__ = ["SGD"]
 
 
-class SGD(Optimizer):
+class SGD(Elementwise):
     """Gradient descent.
 
     Parameters
@@ -31,6 +30,8 @@ class SGD(Optimizer):
         Go uphill.
     """
 
+    _kept: ClassVar[frozenset[str] | None] = frozenset({"momentum_buffer"})
+
     def __init__(
         self,
         params: Parameters,
@@ -42,7 +43,6 @@ class SGD(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        check_options("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum == 0 or dampening != 0):
             raise ValueError(explain("SGD: nesterov", do="use a momentum above 0 and no dampening"))
         super().__init__(
@@ -55,18 +55,19 @@ class SGD(Optimizer):
             maximize=maximize,
         )
 
-    def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        flat, gradient = parameter.data.reshape(-1), self._gradient(parameter, group)
-        if group["momentum"]:
-            gradient = self._with_momentum(gradient, state, group)
-        descend(flat, group["lr"] * gradient)
+    def _prepare(self, flat: Array, state: dict[str, Any], group: dict[str, Any]) -> float:
+        """Return what new gradients count for in the velocity; the first one counts in full."""
+        first = "momentum_buffer" not in state
+        if group["momentum"] and first:
+            state["momentum_buffer"] = wide_zeros(flat)
+        return 1.0 if first else 1 - group["dampening"]
 
-    @staticmethod
-    def _with_momentum(gradient: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        if not state:
-            state["momentum_buffer"] = np.array(gradient)
-        else:
-            state["momentum_buffer"] *= group["momentum"]
-            state["momentum_buffer"] += (1 - group["dampening"]) * gradient
-        velocity = state["momentum_buffer"]
-        return gradient + group["momentum"] * velocity if group["nesterov"] else velocity
+    def _step_of(self, gradient: Array, kept: dict[str, Any], group: dict[str, Any], numbers: float) -> Array:
+        step = gradient
+        if group["momentum"]:
+            velocity = kept["momentum_buffer"]
+            velocity *= group["momentum"]
+            velocity += numbers * gradient
+            step = gradient + group["momentum"] * velocity if group["nesterov"] else velocity
+        result: Array = group["lr"] * step
+        return result

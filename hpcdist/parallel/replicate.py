@@ -3,7 +3,8 @@
 Gradients are collected in one flat buffer a dtype, units in reverse order, so that what is complete first lies first.
 As backward proceeds, the complete prefix is cut into buckets that are reduced, in place, while backward goes on.
 Buckets start in the same order on every rank, and all of them in every step: also those of units that got no gradient
-on this rank. Hooks of parameters see gradients that have been reduced.
+on this rank. A parameter that got a gradient on no rank has none. Hooks of parameters see gradients that have been
+reduced.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hpcdist.autograd import Tensor, is_replaying, queue_callback
 from hpcdist.comm import Communicator, DeviceMesh, ReduceOp
 from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
-from hpcdist.parallel.bucket import Bucket, close, cut_at, flat_gradients, open_, tell
+from hpcdist.parallel.bucket import Bucket, cut_at, tell
 from hpcdist.parallel.unit import Unit, claim
 
 __all__ = ["Replica", "replicate"]
@@ -87,8 +88,7 @@ class Replica:
                 by_dtype.setdefault(dtype, []).append((unit, [p for p in unit.parameters if p.dtype == dtype]))
         for group in by_dtype.values():
             for pieces in cut_at(group, bucket_bytes):
-                parameters = [p for _, piece in pieces for p in piece]
-                buckets.append(Bucket(flat_gradients(parameters), [unit for unit, _ in pieces]))
+                buckets.append(Bucket([p for _, piece in pieces for p in piece], [unit for unit, _ in pieces]))
         return buckets
 
     def _send_from_first(self) -> None:
@@ -125,9 +125,7 @@ class Replica:
     def _start_next(self) -> None:
         bucket = self._buckets[self._started]
         self._started += 1
-        for unit in bucket.units:
-            for p in unit.parameters:
-                close(p)
+        bucket.close()
         # an average is rounded once: sums of 16-bit floats may be out of their range
         bucket.op = ReduceOp.AVG if self._factor == self.comm.size > 1 else ReduceOp.SUM
         bucket.work = self.comm.iall_reduce(bucket.buffer, bucket.op, out=bucket.buffer)
@@ -142,7 +140,7 @@ class Replica:
         self._reduce_rest()
         for bucket in self._buckets:
             if bucket.op is ReduceOp.SUM and self._factor != 1:
-                bucket.buffer /= bucket.buffer.dtype.type(self._factor)
+                bucket.gradients /= bucket.buffer.dtype.type(self._factor)
         self._end()
         for unit in self._units:
             for p in unit.parameters:
@@ -174,8 +172,8 @@ class Replica:
         self._complete.clear()
         for unit in self._units:
             unit.gathered = 0
-            for p in unit.parameters:
-                open_(p)
+        for bucket in self._buckets:
+            bucket.open()
 
     def _recover(self) -> None:
         """Take part in what a backward that failed here left undone, and forget its gradients.

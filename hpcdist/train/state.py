@@ -65,9 +65,9 @@ class TrainState:
         groups = ("optim/", "random/", "schedule/", "sampler/", "train/", "fixed/")
         try:
             self.model.load_state_dict({k: v for k, v in state.items() if not k.startswith(groups)})
+            self.optimizer.load_state_dict({"state": _by_parameter(state), "param_groups": self._groups()})
         except ValueError as error:
             raise CheckpointError(explain(f"resume: the checkpoint is of another model: {error}")) from error
-        self.optimizer.load_state_dict({"state": _by_parameter(state), "param_groups": self._groups()})
         random.set_state({name: state[f"random/{name}"] for name in random.get_state()})
         self.schedule.load_state_dict({"last_epoch": state["schedule/last_epoch"]})
         self.samples_seen, self.step = int(state["sampler/samples_seen"]), int(state["train/step"])
@@ -91,7 +91,8 @@ class TrainState:
                 )
 
     def _check_whole(self, state: Mapping[str, Any]) -> None:
-        missing = [name for name in self.state_dict() if name not in state]
+        # a parameter that had no gradient before the checkpoint has no state in it
+        missing = [name for name in self.state_dict() if name not in state and not name.startswith("optim/")]
         if missing:
             raise CheckpointError(
                 explain(

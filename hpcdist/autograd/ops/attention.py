@@ -38,7 +38,8 @@ def attention(qkv: Array, *, num_heads: int, causal: bool) -> tuple[Array, tuple
         empty((batch, seq, width // 3), qkv.dtype, qkv),
         empty((batch * num_heads, seq), qkv.dtype, qkv),
     )
-    kernels.attention(rows_of(qkv), num_heads, seq, scale, causal, rows_of(out), lse)
+    if out.size:
+        kernels.attention(rows_of(qkv), num_heads, seq, scale, causal, rows_of(out), lse)
     return out, (qkv, out, lse)
 
 
@@ -46,17 +47,10 @@ def attention(qkv: Array, *, num_heads: int, causal: bool) -> tuple[Array, tuple
 def ATTENTION(into: Any, grads: Any, saved: Any, num_heads: int, causal: bool) -> None:
     qkv, out, lse = saved
     gqkv = empty(qkv.shape, qkv.dtype, qkv)
-    kernels.attention_grad(
-        rows_of(qkv),
-        rows_of(out),
-        rows_of(contiguous(grads[0])),
-        lse,
-        num_heads,
-        qkv.shape[1],
-        _head_dim(qkv, num_heads) ** -0.5,
-        causal,
-        rows_of(gqkv),
-    )
+    if out.size:
+        rows = (rows_of(a) for a in (qkv, out, contiguous(grads[0])))
+        scale = _head_dim(qkv, num_heads) ** -0.5
+        kernels.attention_grad(*rows, lse, num_heads, qkv.shape[1], scale, causal, rows_of(gqkv))
     into[0].give(gqkv)
 
 

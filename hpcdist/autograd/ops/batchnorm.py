@@ -67,7 +67,10 @@ def _batch_again(saved: Any, eps: float) -> Array:
     again={0: _batch_again},
 )
 def batch_norm(x: Array, gain: Array, shift: Array, *, eps: float) -> tuple[Any, tuple[Array, ...]]:
-    """Return the batch norm of x (batch, channels, ...), and the mean and the (biased) variance of each channel."""
+    """Return the batch norm of x (batch, channels, ...), and the mean and the (biased) variance of each channel.
+
+    These two are float32 at least: the variance of float16 may be past its range.
+    """
     _check(x, gain, shift)
     if x.size <= x.shape[1]:
         raise ValueError("expected more than one value a channel while training: its variance would be 0")
@@ -75,7 +78,7 @@ def batch_norm(x: Array, gain: Array, shift: Array, *, eps: float) -> tuple[Any,
     mean, var = _vectors(x, x.shape[1], 2)
     kernels.channel_moments(_channels(x), mean, var)
     saved = x, mean, (var + eps) ** -0.5, gain, shift
-    return (_batch_again(saved, eps), mean.astype(x.dtype), var.astype(x.dtype)), saved
+    return (_batch_again(saved, eps), mean.copy(), var.copy()), saved
 
 
 @batch_norm

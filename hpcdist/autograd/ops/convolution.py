@@ -1,7 +1,4 @@
-"""Convolution over one or two dimensions, and its transpose.
-
-Saved are input and weight; columns are made again, image by image, in memory that is used over and over.
-"""
+"""Convolution over one or two dimensions, and its transpose. Saved are input and weight."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from hpcdist.autograd.ops.planes import Dims, as_planes, window_of
 from hpcdist.autograd.pool import empty
 from hpcdist.autograd.replay import Into
 from hpcdist.kernels import convolution as kernels
-from hpcdist.kernels.precision import add_up, wide
-from hpcdist.kernels.window import Window, extent
+from hpcdist.kernels.precision import add_up
+from hpcdist.kernels.window import extent
 
 __all__ = ["CONV", "CONV_TRANSPOSE"]
 
@@ -47,14 +44,6 @@ def _check(x: Array, weight: Array, bias: Array | None, stride: Dims, groups: in
         raise ValueError(f"expected x (batch, in, ...) and weight ({inner}, ...) of {groups} groups")
     if bias is not None and bias.shape != (weight.shape[1] * groups if transposed else weight.shape[0],):
         raise ValueError("expected one bias an output channel")
-
-
-def _columns(weight: Array, window: Window, groups: int, places: tuple[int, ...]) -> Array | None:
-    """Return memory for the columns of one image and group; None: it needs none."""
-    if not kernels.needs_columns(window):
-        return None
-    rows = weight.size // max(weight.shape[0], 1)
-    return empty((rows, *places), wide(weight[:0]).dtype, weight)
 
 
 def _into(into: Into | None, compute: Callable[[Array, float], None]) -> None:
@@ -99,8 +88,7 @@ def conv(
     y, beta = _started((x.shape[0], weight.shape[0], *places), np.result_type(x.dtype, weight.dtype), x, bias)
     window = window_of(size, stride, padding, dilation)
     out = as_planes(y)
-    columns = _columns(weight, window, groups, out.shape[2:])
-    kernels.correlate(as_planes(x), as_planes(weight), window, groups, out, beta, columns)
+    kernels.correlate(as_planes(x), as_planes(weight), window, groups, out, beta)
     return y, (x, weight)
 
 
@@ -109,9 +97,8 @@ def CONV(into: Any, grads: Any, saved: Any, stride: Dims, padding: Dims, dilatio
     x, weight = map(as_planes, saved)
     window = window_of(saved[1].shape[2:], stride, padding, dilation)
     g = as_planes(contiguous(grads[0]))
-    columns = _columns(saved[1], window, groups, g.shape[2:])
-    _into(into[0], lambda gx, beta: kernels.correlate_back(g, weight, window, groups, gx, beta, columns))
-    _into(into[1], lambda gw, beta: kernels.correlate_weight(x, g, window, groups, gw, beta, columns))
+    _into(into[0], lambda gx, beta: kernels.correlate_back(g, weight, window, groups, gx, beta))
+    _into(into[1], lambda gw, beta: kernels.correlate_weight(x, g, window, groups, gw, beta))
     _bias_grad(into, g)
 
 
@@ -145,8 +132,7 @@ def conv_transpose(
     y, beta = _started(shape, np.result_type(x.dtype, weight.dtype), x, bias)
     window = window_of(size, stride, padding, dilation)
     planes = as_planes(x)
-    columns = _columns(weight, window, groups, planes.shape[2:])
-    kernels.correlate_back(planes, as_planes(weight), window, groups, as_planes(y), beta, columns)
+    kernels.correlate_back(planes, as_planes(weight), window, groups, as_planes(y), beta)
     return y, (x, weight)
 
 
@@ -157,7 +143,6 @@ def CONV_TRANSPOSE(
     x, weight = map(as_planes, saved)
     window = window_of(saved[1].shape[2:], stride, padding, dilation)
     g = as_planes(contiguous(grads[0]))
-    columns = _columns(saved[1], window, groups, x.shape[2:])
-    _into(into[0], lambda gx, beta: kernels.correlate(g, weight, window, groups, gx, beta, columns))
-    _into(into[1], lambda gw, beta: kernels.correlate_weight(g, x, window, groups, gw, beta, columns))
+    _into(into[0], lambda gx, beta: kernels.correlate(g, weight, window, groups, gx, beta))
+    _into(into[1], lambda gw, beta: kernels.correlate_weight(g, x, window, groups, gw, beta))
     _bias_grad(into, g)

@@ -13,7 +13,7 @@ from hpcdist.autograd.ops.elementwise import LETTERS, broadcast_signature, check
 from hpcdist.autograd.ops.linalg import rows_of
 from hpcdist.autograd.ops.loss import checked_targets
 from hpcdist.autograd.ops.norm import contiguous
-from hpcdist.autograd.pool import empty
+from hpcdist.autograd.pool import empty, pooled
 from hpcdist.kernels.precision import wide
 from hpcdist.kernels.softmax import log_softmax
 
@@ -28,16 +28,21 @@ LEAST_VARIANCE = 1e-12
 def huber(a: Array, b: Array, *, delta: float) -> tuple[Array, tuple[Array]]:
     """Return ``d * d / 2`` of the difference d = a - b up to ``delta``, ``delta * (|d| - delta / 2)`` above."""
     check_floating(a, b)
-    d = a - b
-    near = namespace(d).clip(abs(d), None, delta)
-    return near * (abs(d) - near / 2), (d,)
+    xp = namespace(a, b)
+    d = pooled(xp.subtract, a, b)
+    size = pooled(xp.absolute, d)
+    near = pooled(xp.minimum, size, d.dtype.type(delta))
+    return pooled(xp.multiply, near, pooled(xp.subtract, size, pooled(xp.divide, near, 2))), (d,)
 
 
 @huber
 def HUBER(into: Any, grads: Any, saved: Any, delta: float) -> None:
-    slope = grads[0] * namespace(saved[0]).clip(saved[0], -delta, delta)
+    (d,), xp = saved, namespace(saved[0])
+    limit = d.dtype.type(delta)
+    inside = pooled(xp.maximum, pooled(xp.minimum, d, limit), -limit)
+    slope = pooled(xp.multiply, grads[0], inside)
     give(into[0], lambda: slope)
-    give(into[1], lambda: -slope)
+    give(into[1], lambda: pooled(xp.negative, slope))
 
 
 @row(broadcast_signature)

@@ -6,22 +6,30 @@ import math
 from typing import Any
 
 from hpcdist.array import Array, namespace
+from hpcdist.autograd.mask import keep
 from hpcdist.autograd.op import Op, define, row
-from hpcdist.autograd.ops.elementwise import broadcast_signature, give, unary_signature
+from hpcdist.autograd.ops.elementwise import broadcast_signature, check_real, give, unary_signature
 from hpcdist.autograd.ops.reduce import Dims, reduced, reduction_signature
+from hpcdist.autograd.pool import pooled
 
 __all__ = ["CLAMP", "MAX", "MAXIMUM", "MIN", "MINIMUM"]
 
 
-def _of_two(name: str, lost: Any) -> Op:
+def _of_two(name: str, loses: str) -> Op:
     """Define an elementwise choice; operands that are equal get half of the gradient each."""
 
     def forward(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
-        return getattr(namespace(a, b), name)(a, b), (a, b)
+        check_real(a, b)
+        return pooled(getattr(namespace(a, b), name), a, b), (a, b)
 
     def share(g: Array, mine: Array, other: Array) -> Array:
-        part: Array = namespace(g).where(lost(mine, other), g.dtype.type(0), g)
-        part[mine == other] /= g.dtype.type(2)
+        xp = namespace(g)
+        part, ties = (
+            keep(g, pooled(xp.logical_not, pooled(getattr(xp, loses), mine, other))),
+            pooled(xp.equal, mine, other),
+        )
+        if ties.any():
+            part[ties] /= g.dtype.type(2)
         return part
 
     def vjp(into: Any, grads: Any, saved: Any) -> None:
@@ -32,9 +40,9 @@ def _of_two(name: str, lost: Any) -> Op:
     return define(name, forward, vjp, signature=broadcast_signature)
 
 
-MAXIMUM = _of_two("maximum", lambda mine, other: mine < other)
+MAXIMUM = _of_two("maximum", "less")
 """``maximum(a, b)``: the larger of each pair."""
-MINIMUM = _of_two("minimum", lambda mine, other: mine > other)
+MINIMUM = _of_two("minimum", "greater")
 """``minimum(a, b)``: the smaller of each pair."""
 
 
@@ -43,11 +51,11 @@ def clamp(a: Array, *, min: float | None, max: float | None) -> tuple[Array, tup
     """Move elements outside ``min .. max`` to the nearer end; None: no end on that side."""
     if min is None and max is None:
         raise ValueError("expected min, max or both")
-    xp, out = namespace(a), a
+    xp, out = namespace(a), check_real(a)
     if min is not None:
-        out = xp.maximum(out, _end(a, min))
+        out = pooled(xp.maximum, out, _end(a, min))
     if max is not None:
-        out = xp.minimum(out, _end(a, max))
+        out = pooled(xp.minimum, out, _end(a, max))
     return out, (a,)
 
 
@@ -59,12 +67,12 @@ def _end(a: Array, value: float) -> Any:
 @clamp
 def CLAMP(into: Any, grads: Any, saved: Any, min: float | None, max: float | None) -> None:
     (a,), g = saved, grads[0]
-    moved = namespace(a).zeros(a.shape, bool)
+    xp = namespace(a)
     if min is not None:
-        moved |= a < _end(a, min)
+        g = keep(g, pooled(xp.greater_equal, a, _end(a, min)))
     if max is not None:
-        moved |= a > _end(a, max)
-    into[0].give(namespace(g).where(moved, g.dtype.type(0), g))
+        g = keep(g, pooled(xp.less_equal, a, _end(a, max)))
+    into[0].give(g)
 
 
 def _to_rows(a: Array, gone: tuple[int, ...]) -> Array:
@@ -86,7 +94,7 @@ def _along(name: str) -> Op:
 
     def forward(a: Array, *, dim: Dims, keepdim: bool) -> tuple[tuple[Array, Array], tuple[Array]]:
         gone = tuple(sorted(reduced(a.ndim, dim)))
-        rows, xp = _to_rows(a, gone), namespace(a)
+        rows, xp = _to_rows(check_real(a), gone), namespace(a)
         if not rows.shape[-1]:
             raise ValueError(f"the {name}imum of no elements is not defined")
         index = getattr(xp, f"arg{name}")(rows, axis=-1, keepdims=True)

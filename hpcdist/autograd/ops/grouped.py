@@ -49,7 +49,8 @@ def ungroup(qkv: Array, *, num_heads: int, num_kv_heads: int) -> tuple[Array, tu
 @ungroup
 def UNGROUP(into: Any, grads: Any, saved: Any, num_heads: int, num_kv_heads: int) -> None:
     shape, group = into[0].shape, num_heads // num_kv_heads
-    g = grads[0].reshape(*shape[:-1], num_kv_heads, group, 3, -1)
+    head_dim = _head_dim(shape[-1], num_heads, num_kv_heads)
+    g = grads[0].reshape(*shape[:-1], num_kv_heads, group, 3, head_dim)
     out = empty((*g.shape[:-3], group + 2, g.shape[-1]), g.dtype, g)
     out[..., :group, :] = g[..., 0, :]
     out[..., group, :] = add_up(g[..., 1, :], (-2,))

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.array import Array
+from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
-from hpcdist.autograd.ops.elementwise import LETTERS, real_if, sum_to
+from hpcdist.autograd.ops.elementwise import LETTERS, conj, real_if, sum_to
 from hpcdist.autograd.pool import empty
 from hpcdist.autograd.replay import Into
 from hpcdist.kernels.bias import col_sum
@@ -52,8 +52,8 @@ def linear(x: Array, w: Array, b: Array | None = None) -> tuple[Array, tuple[Arr
 @linear
 def LINEAR(into: Any, grads: Any, saved: Any) -> None:
     g, (x, w) = rows_of(grads[0]), saved
-    gemm_into(into[0], g, w.conj())
-    gemm_into(into[1], g, rows_of(x).conj(), trans_a=True)
+    gemm_into(into[0], g, conj(w))
+    gemm_into(into[1], g, conj(rows_of(x)), trans_a=True)
     if len(into) == 3 and into[2] is not None:
         col_sum(g, *into[2].place())
 
@@ -72,18 +72,30 @@ def _matmul_signature(shapes: list[tuple[int, ...]]) -> str:
     return f"{batch(lead_a, lead_b)}xy,{batch(lead_b, lead_a)}yz->{names}xz"
 
 
+def _product(a: Array, b: Array) -> Array:
+    x, y = wide(a), wide(b)
+    shape = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
+    out = empty(shape, np.result_type(x, y), x)
+    namespace(x, y).matmul(x, y, out=out)
+    return out.astype(np.result_type(a, b), copy=False)
+
+
+def _adjoint(a: Array) -> Array:
+    return conj(a.swapaxes(-1, -2))
+
+
 @row(_matmul_signature, linear="each")
 def matmul(a: Array, b: Array) -> tuple[Array, tuple[Array, Array]]:
     """Return ``a @ b``: a (..., m, k), b (..., k, n); batch dimensions broadcast."""
     if a.ndim < 2 or b.ndim < 2:
         raise ValueError("expected matrices (at least two dimensions)")
-    return (wide(a) @ wide(b)).astype(np.result_type(a.dtype, b.dtype), copy=False), (a, b)
+    return _product(a, b), (a, b)
 
 
 @matmul
 def MATMUL(into: Any, grads: Any, saved: Any) -> None:
     (a, b), g = saved, grads[0]
     if into[0] is not None:
-        into[0].give(real_if(sum_to(g @ b.swapaxes(-1, -2).conj(), into[0].shape), into[0].dtype))
+        into[0].give(real_if(sum_to(_product(g, _adjoint(b)), into[0].shape), into[0].dtype))
     if into[1] is not None:
-        into[1].give(real_if(sum_to(a.swapaxes(-1, -2).conj() @ g, into[1].shape), into[1].dtype))
+        into[1].give(real_if(sum_to(_product(_adjoint(a), g), into[1].shape), into[1].dtype))

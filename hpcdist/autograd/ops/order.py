@@ -6,6 +6,7 @@ from typing import Any
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
+from hpcdist.autograd.ops.elementwise import check_real
 from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.autograd.ops.shape import along_signature
 
@@ -14,7 +15,7 @@ __all__ = ["SORT", "TOPK"]
 
 def _order(a: Array, dim: int, descending: bool) -> Array:
     """Return the indices that sort ``a`` along ``dim``."""
-    xp = namespace(a)
+    xp = namespace(check_real(a))
     if not descending:
         return xp.argsort(a, axis=dim, kind="stable")
     # backwards from the back: equals end up in their own order

@@ -8,7 +8,7 @@ from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
 
-__all__ = ["PAD"]
+__all__ = ["PAD", "Widths", "sources"]
 
 Widths: TypeAlias = tuple[tuple[int, int], ...]
 """Elements to put before and after each dimension; negative: to cut off."""
@@ -31,6 +31,11 @@ def _source(i: int, n: int, mode: str) -> int:
     if mode == "replicate":
         return 0 if i < 0 else n - 1
     return -i if i < 0 else 2 * (n - 1) - i
+
+
+def sources(n: int, pair: tuple[int, int], mode: str) -> list[int]:
+    """Return the element of ``0 .. n - 1`` that stands at each place of a padded dimension."""
+    return [i if 0 <= i < n else _source(i, n, mode) for i in range(-pair[0], n + pair[1])]
 
 
 def _check(n: int, before: int, after: int, mode: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.autograd.pool import empty
 from hpcdist.kernels.precision import add_up, wide
 
 __all__ = ["CUMSUM", "MEAN", "SUM"]
@@ -20,6 +22,8 @@ def reduced(ndim: int, dim: Dims) -> tuple[int, ...]:
     """Return the dimensions that ``dim`` names, counted from the front."""
     dims = range(ndim) if dim is None else (dim,) if isinstance(dim, (int, np.integer)) else dim
     for d in dims:
+        if not isinstance(d, (int, np.integer)):
+            raise TypeError(f"expected integers as dimensions, not {type(d).__name__}")
         if not -ndim <= d < ndim:
             raise ValueError(f"dim {d} is out of range for {ndim} dimensions")
     return tuple(int(d) % ndim for d in dims)
@@ -59,16 +63,14 @@ def mean(a: Array, *, dim: Dims, keepdim: bool) -> tuple[Array, tuple[()]]:
     gone = reduced(a.ndim, dim)
     if a.dtype.kind in "biu":
         raise TypeError(f"the mean of {a.dtype} would be rounded: convert it to a floating dtype first")
-    if not a.size:
+    if not math.prod(a.shape[d] for d in gone):
         raise ValueError("the mean of no elements is not defined")
     return namespace(a).asarray(wide(a).mean(axis=gone, keepdims=keepdim), a.dtype), ()
 
 
 @mean
 def MEAN(into: Any, grads: Any, saved: Any, dim: Dims, keepdim: bool) -> None:
-    count = 1
-    for d in reduced(len(into[0].shape), dim):
-        count *= into[0].shape[d]
+    count = math.prod(into[0].shape[d] for d in reduced(len(into[0].shape), dim))
     into[0].give(spread(grads[0] / grads[0].dtype.type(count), into[0].shape, dim))
 
 
@@ -82,11 +84,17 @@ def _cumsum_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
 def cumsum(a: Array, *, dim: int) -> tuple[Array, tuple[()]]:
     """Add up the elements along ``dim`` as far as each."""
     reduced(a.ndim, dim)
-    total = wide(a).cumsum(axis=dim)
-    return total if a.dtype.kind in "biu" else total.astype(a.dtype, copy=False), ()
+    return _running(a, dim), ()
 
 
 @cumsum
 def CUMSUM(into: Any, grads: Any, saved: Any, dim: int) -> None:
     flip = namespace(grads[0]).flip
-    into[0].give(flip(wide(flip(grads[0], dim)).cumsum(axis=dim), dim))
+    into[0].give(flip(_running(flip(grads[0], dim), dim), dim))
+
+
+def _running(a: Array, dim: int) -> Array:
+    if a.dtype.kind in "biu":
+        return a.cumsum(axis=dim)
+    x = wide(a)
+    return x.cumsum(axis=dim, out=empty(x.shape, x.dtype, x)).astype(a.dtype, copy=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import LETTERS, sum_to
+from hpcdist.autograd.ops.reduce import reduced
+from hpcdist.autograd.pool import empty
 
 __all__ = ["BROADCAST_TO", "CAT", "GETITEM", "PUT", "RESHAPE", "SPLIT", "STACK", "TRANSPOSE"]
 
@@ -87,7 +90,10 @@ def _put_signature(shapes: list[tuple[int, ...]], *, index: Any, shape: tuple[in
 def put(a: Array, *, index: Any, shape: tuple[int, ...]) -> tuple[Array, tuple[()]]:
     """Return zeros of ``shape`` to which ``a`` was added at ``index``: the transpose of ``getitem``."""
     out: Array = namespace(a).zeros(shape, a.dtype)
-    namespace(a).add.at(out, index, a)
+    if _is_basic(index):
+        out[index] = a
+    else:
+        namespace(a).add.at(out, index, a)
     return out, ()
 
 
@@ -117,7 +123,21 @@ def along_signature(shapes: list[tuple[int, ...]], dim: int, inputs: int, output
 @row(lambda shapes, dim: along_signature(shapes, dim, len(shapes), 1), linear="joint")
 def cat(*arrays: Array, dim: int) -> tuple[Array, tuple[list[int]]]:
     """Join arrays along ``dim``."""
-    return namespace(*arrays).concatenate(arrays, axis=dim), ([a.shape[dim] for a in arrays],)
+    return _joined(arrays, dim), ([a.shape[dim] for a in arrays],)
+
+
+def _joined(arrays: Sequence[Array], dim: int) -> Array:
+    """Join arrays along ``dim``: large ones in memory of the pool."""
+    if not arrays:
+        raise ValueError("expected at least one array")
+    xp, first = namespace(*arrays), arrays[0]
+    reduced(max(first.ndim, 1), dim)
+    if len({(a.ndim, a.dtype) for a in arrays}) > 1 or not first.ndim:
+        joined: Array = xp.concatenate(arrays, axis=dim)  # another dtype, or an error
+        return joined
+    shape = list(first.shape)
+    shape[dim] = sum(a.shape[dim] for a in arrays)
+    return xp.concatenate(arrays, axis=dim, out=empty(tuple(shape), first.dtype, first))
 
 
 @cat
@@ -138,6 +158,7 @@ def _cut(a: Array, dim: int, start: int, stop: int) -> Array:
 @row(lambda shapes, sizes, dim: along_signature(shapes, dim, 1, len(sizes)), linear="joint")
 def split(a: Array, *, sizes: tuple[int, ...], dim: int) -> tuple[tuple[Array, ...], tuple[()]]:
     """Cut ``a`` into views of the given sizes along ``dim``."""
+    reduced(a.ndim, dim)
     if sum(sizes) != a.shape[dim] or min(sizes, default=0) < 0:
         raise ValueError(f"sizes {sizes} do not add up to {a.shape[dim]}")
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
@@ -168,7 +189,9 @@ def _stack_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
 @row(_stack_signature, linear="joint")
 def stack(*arrays: Array, dim: int) -> tuple[Array, tuple[()]]:
     """Join arrays of one shape along a new dimension."""
-    return namespace(*arrays).stack(arrays, axis=dim), ()
+    if len({a.shape for a in arrays}) != 1:
+        raise ValueError("expected arrays of the same shape")
+    return _joined([namespace(a).expand_dims(a, dim) for a in arrays], dim), ()
 
 
 @stack

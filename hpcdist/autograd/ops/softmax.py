@@ -38,10 +38,11 @@ def _along_rows(name: str, values: Any, gradient: Any) -> Op:
         y = empty(x.shape, x.dtype, x)
         if x.size:  # no elements have no maximum
             values(rows_of(x), rows_of(y))
-        return y.swapaxes(dim, -1), (y,)
+        y = y.swapaxes(dim, -1)
+        return y, (y,)
 
     def vjp(into: Any, grads: Any, saved: Any, dim: int) -> None:
-        (y,) = saved
+        y = _last(saved[0], dim)
         gx = empty(y.shape, y.dtype, y)
         gradient(rows_of(y), rows_of(_last(grads[0], dim)), rows_of(gx))
         into[0].give(gx.swapaxes(dim, -1))

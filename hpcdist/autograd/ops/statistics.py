@@ -8,6 +8,7 @@ from typing import Any
 from hpcdist.array import Array, namespace
 from hpcdist.autograd.op import Op, define, row
 from hpcdist.autograd.ops.reduce import Dims, reduced, reduction_signature, spread
+from hpcdist.autograd.pool import pooled
 from hpcdist.kernels.precision import wide
 
 __all__ = ["NORM", "STD", "VAR"]
@@ -19,7 +20,7 @@ def _check(a: Array) -> None:
 
 
 def _squares(a: Array) -> Array:
-    return a.real * a.real + a.imag * a.imag if a.dtype.kind == "c" else a * a
+    return a.real * a.real + a.imag * a.imag if a.dtype.kind == "c" else pooled(namespace(a).multiply, a, a)
 
 
 def _real(dtype: Any) -> Any:
@@ -36,20 +37,22 @@ def _by_variance(name: str, finish: Any, slope: Any) -> Op:
 
     def forward(a: Array, *, dim: Dims, correction: float, keepdim: bool) -> tuple[Array, tuple[Array, ...]]:
         _check(a)
-        x, gone = wide(a), reduced(a.ndim, dim)
+        xp, x, gone = namespace(a), wide(a), reduced(a.ndim, dim)
         free = math.prod(a.shape[d] for d in gone) - correction
         if free <= 0:
             raise ValueError(f"{free + correction} elements less a correction of {correction} have no variance")
         mean = x.mean(axis=gone, keepdims=True)
-        value = finish(namespace(a), _squares(x - mean).sum(axis=gone, keepdims=True) / x.dtype.type(free).real)
+        total = _squares(pooled(xp.subtract, x, mean)).sum(axis=gone, keepdims=True)
+        value = finish(xp, total / total.dtype.type(free))
         shape = [1 if d in gone else n for d, n in enumerate(a.shape) if keepdim or d not in gone]
         return value.reshape(shape).astype(_real(a.dtype), copy=False), (a, mean, value)
 
     def vjp(into: Any, grads: Any, saved: Any, dim: Dims, correction: float, keepdim: bool) -> None:
         a, mean, value = saved
         free = math.prod(a.shape[d] for d in reduced(a.ndim, dim)) - correction
-        scale = grads[0].reshape(value.shape) * slope(namespace(a), value) * value.dtype.type(2 / free)
-        into[0].give((wide(a) - mean) * scale)
+        xp = namespace(a)
+        scale = grads[0].reshape(value.shape) * slope(xp, value) * value.dtype.type(2 / free)
+        into[0].give(pooled(xp.multiply, pooled(xp.subtract, wide(a), mean), scale))
 
     return define(name, forward, vjp, signature=_whole)
 
@@ -69,7 +72,7 @@ STD = _by_variance("std", lambda xp, v: xp.sqrt(v), _half_over)
 def norm(a: Array, *, p: float, dim: Dims, keepdim: bool) -> tuple[Array, tuple[Array, ...]]:
     """Return ``sum(|a| ** p) ** (1 / p)`` along ``dim`` for p > 0; p = inf: the largest magnitude."""
     _check(a)
-    if not p > 0:
+    if not isinstance(p, (int, float)) or not p > 0:
         raise ValueError(f"p = {p} is not a positive number")
     gone, size = reduced(a.ndim, dim), abs(wide(a))
     if p == math.inf:

@@ -41,51 +41,24 @@ def _erf_slope(z):
 
 
 @compiled
-def _gelu_tanh(z, y, num_threads):
+def gelu(z, y, tanh, num_threads):
     fits(y.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
             x = load(at(z, 0), j, run.stop - j)
-            store(at(y, 0), j, run.stop - j, x * _tanh_gate(x))
+            store(at(y, 0), j, run.stop - j, x * (_tanh_gate(x) if tanh else _erf_gate(x)))
 
 
 @compiled
-def _gelu_erf(z, y, num_threads):
-    fits(y.size == z.size)
-    for t in prange(num_threads):
-        run = part(z.size, num_threads, t)
-        for j in range(run.start, run.stop, WIDTH):
-            x = load(at(z, 0), j, run.stop - j)
-            store(at(y, 0), j, run.stop - j, x * _erf_gate(x))
-
-
-def gelu(z, y, tanh):
-    (_gelu_tanh if tanh else _gelu_erf)(z, y)
-
-
-@compiled
-def _gelu_tanh_grad(z, g, gz, num_threads):
+def gelu_grad(z, g, gz, tanh, num_threads):
     fits(g.size == gz.size == z.size)
     for t in prange(num_threads):
         run = part(z.size, num_threads, t)
         for j in range(run.start, run.stop, WIDTH):
             rest = run.stop - j
-            store(at(gz, 0), j, rest, load(at(g, 0), j, rest) * _tanh_slope(load(at(z, 0), j, rest)))
-
-
-@compiled
-def _gelu_erf_grad(z, g, gz, num_threads):
-    fits(g.size == gz.size == z.size)
-    for t in prange(num_threads):
-        run = part(z.size, num_threads, t)
-        for j in range(run.start, run.stop, WIDTH):
-            rest = run.stop - j
-            store(at(gz, 0), j, rest, load(at(g, 0), j, rest) * _erf_slope(load(at(z, 0), j, rest)))
-
-
-def gelu_grad(z, g, gz, tanh):
-    (_gelu_tanh_grad if tanh else _gelu_erf_grad)(z, g, gz)
+            x = load(at(z, 0), j, rest)
+            store(at(gz, 0), j, rest, load(at(g, 0), j, rest) * (_tanh_slope(x) if tanh else _erf_slope(x)))
 
 
 # ---------------------------------------------------------------- SiLU, alone and as a gate

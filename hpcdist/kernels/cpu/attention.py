@@ -6,16 +6,14 @@ above the diagonal of a causal block's last row are never computed. Several thre
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import numpy as np
 from numba import prange
 
-from hpcdist.backends import blas, cpu
+from hpcdist.backends import cpu
 from hpcdist.kernels.cpu.compiled import compiled, fits, inline, single
 from hpcdist.kernels.cpu.math import ONE, ZERO, exp
 from hpcdist.kernels.cpu.memory import at, load, load_or, shift, store
-from hpcdist.kernels.cpu.product import product
+from hpcdist.kernels.cpu.product import of_one_thread, product
 from hpcdist.kernels.cpu.rows import LOWEST, copy_row, part, row_top
 from hpcdist.kernels.cpu.softmax import scale_row
 from hpcdist.kernels.cpu.vector import WIDTH, fma, splat, total
@@ -30,10 +28,6 @@ def _scratch(matrices, seq):
     """
     lead = -(-seq // WIDTH) * WIDTH + WIDTH
     return np.empty((cpu.num_threads(), matrices * _BLOCK * lead), np.float32), lead
-
-
-def _products_of_one_thread():
-    return blas.single_threaded() if cpu.num_threads() > 1 else nullcontext()
 
 
 @inline
@@ -79,7 +73,8 @@ def _attention(qkv, num_heads, seq, scale, causal, out, lse, inverses, scratch, 
     tokens, d = out.shape
     hd = d // num_heads
     fits(qkv.shape == (tokens, 3 * d) and hd * num_heads == d)
-    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(scratch) >= num_threads)
+    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(lse) % num_heads == 0)
+    fits(len(scratch) >= num_threads)
     for t in prange(num_threads):
         for i in part(len(lse), num_threads, t):
             token, column = i // num_heads * seq, i % num_heads * hd
@@ -104,7 +99,7 @@ def _attention(qkv, num_heads, seq, scale, causal, out, lse, inverses, scratch, 
 def attention(qkv, num_heads, seq, scale, causal, out, lse):
     scratch, lead = _scratch(1, seq)
     inverses = np.empty((len(scratch), _BLOCK), np.float32)
-    with _products_of_one_thread():
+    with of_one_thread():
         _attention(qkv, num_heads, seq, scale, causal, out, lse, inverses, scratch, lead)
 
 
@@ -155,7 +150,8 @@ def _attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv, sc
     tokens, d = out.shape
     hd = d // num_heads
     fits(qkv.shape == gqkv.shape == (tokens, 3 * d) and gout.shape == out.shape and hd * num_heads == d)
-    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(scratch) >= num_threads)
+    fits(lse.size == tokens * num_heads and lse.shape[1] == seq and len(lse) % num_heads == 0)
+    fits(len(scratch) >= num_threads)
     for t in prange(num_threads):
         for i in part(len(lse), num_threads, t):
             token, column = i // num_heads * seq, i % num_heads * hd
@@ -177,7 +173,7 @@ def _attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv, sc
 
 def attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv):
     scratch, lead = _scratch(2, seq)
-    with _products_of_one_thread():
+    with of_one_thread():
         _attention_grad(qkv, out, gout, lse, num_heads, seq, scale, causal, gqkv, scratch, lead)
 
 

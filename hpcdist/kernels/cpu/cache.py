@@ -179,7 +179,6 @@ def _roots() -> list[Path]:
     return [Path(_settings.CACHE_DIR), user] if _settings.CACHE_DIR else [user]
 
 
-@functools.cache
 def _writable(folders: tuple[Path, ...]) -> Path | None:
     """Return the first of ``folders`` in which files can be made; warn if that is not the first one."""
     reasons = []
@@ -213,7 +212,7 @@ def _sources() -> str:
     found = blas.interface()
     versions = [platform.python_version(), numba.__version__, llvmlite.__version__, str(found and found.int_bits)]
     digest = hashlib.sha256(" ".join(versions).encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         digest.update(path.read_bytes())
     return f"hpcdist-{digest.hexdigest()[:12]}"
 

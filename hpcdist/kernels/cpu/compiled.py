@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Callable
 from types import FunctionType
@@ -17,6 +18,10 @@ from hpcdist.errors import explain
 from hpcdist.kernels.cpu.cache import KernelCache
 
 __all__ = ["Compiled", "compiled", "fits", "inline", "single"]
+
+_settings: Any = numba.config
+if _settings.DISABLE_JIT:
+    raise ImportError("NUMBA_DISABLE_JIT is set")
 
 single = np.float32
 
@@ -79,7 +84,7 @@ def _jit(source: Any, kind: str, parallel: bool) -> Any:
 
 
 # ---------------------------------------------------------------- threads
-_settings: Any = numba.config
+_FORKED = "the parent's"
 _layer: str | None = None
 _told = threading.local()
 
@@ -101,6 +106,8 @@ def _choose_layer() -> str:
 def _may_fork(n: int) -> bool:
     """Prepare this Python thread for kernels with ``n`` threads; say whether it may run them."""
     global _layer
+    if _layer == _FORKED:
+        return False
     if getattr(_told, "n", 0) != n:
         _layer = _layer or _choose_layer()
         numba.set_num_threads(min(n, _settings.NUMBA_NUM_THREADS))
@@ -108,3 +115,13 @@ def _may_fork(n: int) -> bool:
         _told.n = n
     # two Python threads in numba's own layer end the process
     return _layer != "workqueue" or threading.current_thread() is threading.main_thread()
+
+
+def _after_fork() -> None:
+    """Keep to one thread in a forked child: threads stay behind, and GNU OpenMP ends a child that asks for them."""
+    global _layer
+    if _layer:
+        _layer = _FORKED
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import AbstractContextManager, nullcontext
 
 from llvmlite import binding
 from numba import types
 
-from hpcdist.backends import blas
+from hpcdist.backends import blas, cpu
 from hpcdist.errors import explain
 from hpcdist.kernels.cpu.compiled import inline, single
 
-__all__ = ["product"]
+__all__ = ["of_one_thread", "product"]
 
 _ROW_MAJOR, _PLAIN = 101, 111  # transposed is one more than plain
 
@@ -19,7 +20,7 @@ _ROW_MAJOR, _PLAIN = 101, 111  # transposed is one more than plain
 def _declare():
     found = blas.interface()
     if found is None:
-        raise ImportError(explain("attention: NumPy's BLAS has no C interface", do="install NumPy from PyPI"))
+        raise ImportError(explain("kernels: NumPy's BLAS has no C interface", do="install NumPy from PyPI"))
     name = f"hpcdist_sgemm{found.int_bits}"
     binding.add_symbol(name, ctypes.cast(found.sgemm, ctypes.c_void_p).value)
     flag, integer = types.int32, types.int64 if found.int_bits == 64 else types.int32
@@ -29,6 +30,11 @@ def _declare():
 
 
 _sgemm = _declare()
+
+
+def of_one_thread() -> AbstractContextManager[None]:
+    """Let products use one thread while a block runs whose threads each call them."""
+    return blas.single_threaded() if cpu.num_threads() > 1 else nullcontext()
 
 
 @inline

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hpcdist as hd
-from hpcdist.autograd import Tensor, backward, check_vjp
+from hpcdist.autograd import Tensor, backward, check_vjp, fft
 
 RNG = np.random.default_rng(0)
 NORMS = (None, "backward", "ortho", "forward")
@@ -127,3 +127,9 @@ def test_no_rows_at_all_are_legal():
     assert y.shape == (0, 6)
     y.sum().backward()
     assert x.grad.shape == (0, 6)
+
+
+def test_more_dimensions_than_there_are():
+    for transform, x in ((fft.rfft2, np.ones(3)), (fft.irfft2, np.ones(3, complex))):
+        with pytest.raises(ValueError, match="dim -2 is out of range for 1 dimensions"):
+            transform(Tensor(x))

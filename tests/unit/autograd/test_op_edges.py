@@ -74,3 +74,31 @@ def test_powers_and_quotients_at_the_ends_of_the_range():
     a, b = (Tensor(np.array([1e-30, 1e30], np.float32), True) for _ in range(2))
     (a / b).sum().backward()  # b * b is out of range
     np.testing.assert_allclose(b.grad, [-1e30, -1e-30], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["relu", "maximum", "minimum"])
+def test_nan_is_not_hidden_by_a_choice(name):
+    leaves = [Tensor(np.array([np.nan, 1.0, 2.0]), True) for _ in range(1 if name == "relu" else 2)]
+    backward(apply(OPS[name], *leaves), np.array([np.nan, 1, 1]))
+    for leaf in leaves:
+        np.testing.assert_array_equal(leaf.grad, np.array([np.nan, 1, 1]) * [1, 1 / len(leaves), 1 / len(leaves)])
+
+
+@pytest.mark.parametrize(
+    "name", ["relu", "sigmoid", "erf", "maximum", "minimum", "clamp", "max", "min", "sort", "topk"]
+)
+def test_complex_values_have_no_order(name):
+    z = Tensor(np.ones(3, np.complex64))
+    attrs = {"clamp": {"min": 0, "max": 1}, "sort": {"dim": 0, "descending": False}}
+    attrs |= {"topk": {"k": 1, "dim": 0, "largest": True}, "max": {"dim": 0, "keepdim": False}}
+    attrs["min"] = attrs["max"]
+    with pytest.raises(TypeError, match=f"^{name}: expected real values, not complex64"):
+        apply(OPS[name], *[z] * (2 if name in ("maximum", "minimum") else 1), **attrs.get(name, {}))
+
+
+def test_means_of_something_may_be_none_at_all():
+    x = Tensor(np.empty((0, 3), np.float32), True)
+    y = x.mean(1)
+    assert y.shape == (0,)
+    y.sum().backward()
+    assert x.grad.shape == (0, 3)

@@ -433,3 +433,17 @@ def test_pooled_arrays_are_not_shared_while_in_use():
     assert not np.shares_memory(other, view)
     assert (view == 3).all()
     assert [a.mean() for a in arrays] == [0, 1, 2, 4]
+
+
+def test_gradients_that_are_values_can_be_changed_one_by_one():
+    a, b = Tensor(np.ones(3), True), Tensor(np.ones(3), True)
+    ga, gb = grad(((a + b) * 3.0).sum(), [a, b])
+    ga *= 2
+    np.testing.assert_array_equal([ga[0], gb[0]], [6, 3])
+    again = grad((a * a).sum(), [a, a])
+    again[0][...] = 0
+    np.testing.assert_array_equal(again[1], [2, 2, 2])
+    (spread,) = grad(a.sum(), a)
+    spread *= 2
+    np.testing.assert_array_equal(spread, [2, 2, 2])
+    assert (a**1).data is not a.data

@@ -123,7 +123,7 @@ def test_num_threads_is_the_same_in_every_thread(environment):
     assert seen == [3]
 
 
-@pytest.mark.parametrize("n", [0, -2])
+@pytest.mark.parametrize("n", [0, -2, 2.5, "2", True])
 def test_no_threads_is_an_error(n):
     with pytest.raises(ValueError, match="number of threads"):
         cpu.set_threads(n)

@@ -135,6 +135,28 @@ def test_a_wait_has_a_limit():
         thread.join()
 
 
+def test_one_iteration_at_a_time():
+    loader = DataLoader(range(8), 2)
+    with pytest.raises(RuntimeError, match="twice at the same time"):
+        list(zip(loader, loader, strict=True))
+    assert len(list(loader)) == 3  # one was taken
+    first = iter(loader)
+    next(first)
+    with pytest.raises(RuntimeError, match="close the other iterator"):
+        next(iter(loader))
+    first.close()
+    assert [batch.tolist() for batch in loader] == [[2, 3], [4, 5], [6, 7]]
+
+
+def test_batch_size():
+    assert [batch.tolist() for batch in DataLoader(range(3), np.int64(2))] == [[0, 1], [2]]
+    for size in (None, 2.5, True):
+        with pytest.raises(TypeError, match=f"batch_size\n  got +{size}"):
+            DataLoader(range(3), size)
+    with pytest.raises(TypeError, match=r"got +generator\n  expected a dataset with len"):
+        DataLoader((i for i in range(3)), 2)
+
+
 def test_bad_prefetch():
     with pytest.raises(ValueError, match="prefetch"):
         DataLoader(Squares(), [], prefetch=-1)

@@ -58,6 +58,9 @@ def test_order_depends_on_seed_and_epoch_only():
 
 def test_a_dataset_counts_by_its_length():
     assert list(DistributedSampler("abcde", 2, 1, shuffle=False, pad=False)) == [1, 3]
+    assert list(DistributedSampler(np.int64(5), 2, 1, shuffle=False, pad=False)) == [1, 3]
+    with pytest.raises(TypeError, match="number of samples"):
+        DistributedSampler(2.5, 2, 1)
 
 
 def test_state_resumes_in_the_middle_and_the_next_epoch_is_whole():
@@ -92,6 +95,16 @@ def test_state_after_the_last_sample_leaves_nothing():
 def test_state_of_a_larger_dataset_is_refused():
     with pytest.raises(ValueError, match=r"position in the epoch\n  got +11"):
         DistributedSampler(10, 2, 0).load_state_dict({"epoch": 0, "position": 11})
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"shuffle": False}], ids=str)
+def test_state_of_another_order_is_refused(other):
+    state = DistributedSampler(10, 2, 0).state_dict()
+    with pytest.raises(ValueError, match=f"state\n(?s:.*){next(iter(other))}"):
+        DistributedSampler(10, 2, 0, **other).load_state_dict(state)
+    with pytest.raises(ValueError, match="num_samples"):
+        DistributedSampler(12, 2, 0).load_state_dict(state)
+    DistributedSampler(10, 3, 1, pad=False).load_state_dict(state)  # other ranks, another mode
 
 
 @pytest.mark.parametrize(("ranks", "rank"), [(2, 2), (2, -1), (0, 0)])

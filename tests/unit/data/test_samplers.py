@@ -112,7 +112,7 @@ def test_state_resumes_in_the_middle(name):
     head = [next(samples), next(samples)]
     loader = MAKE[name]()
     loader.load_state_dict(saver.state_dict())
-    assert loader.state_dict() == {"epoch": 1, "position": 2}
+    assert loader.state_dict() == {"epoch": 1, "position": 2, "num_samples": len(whole), "seed": whole.seed}
     assert head + list(loader) == epochs[1]
 
 
@@ -127,6 +127,9 @@ def test_set_epoch_chooses_the_order():
 def test_a_state_that_does_not_fit_is_refused(name):
     with pytest.raises(ValueError, match="position in the epoch"):
         MAKE[name]().load_state_dict({"epoch": 0, "position": 99})
+    for other in ({"seed": 9}, {"num_samples": 99}):
+        with pytest.raises(ValueError, match=r"state\n.*\n.*\n  do +load it with the dataset"):
+            MAKE[name]().load_state_dict(MAKE[name]().state_dict() | other)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +199,8 @@ def test_a_loader_goes_on_with_another_number_of_ranks(before, after, kw, shuffl
         saved.append(loader.state_dict())
         iterator.close()
     assert all(state == saved[0] for state in saved)
-    assert saved[0] == {"sampler": {"epoch": 0, "position": 4 * before}}
+    order = {"num_samples": 23, "seed": 0, "shuffle": shuffle}
+    assert saved[0] == {"sampler": {"epoch": 0, "position": 4 * before, **order}}
     for loader in loaders(after):
         loader.load_state_dict(saved[0])
         seen += [sample for batch in loader for sample in batch]

@@ -1,6 +1,7 @@
 """Arrays, HDF5 fields and NetCDF variables as datasets, and how samples become batches."""
 
 import pickle
+import sys
 from collections import namedtuple
 
 import h5py
@@ -64,6 +65,7 @@ class TestArrays:
         np.testing.assert_array_equal(b, y[[3, 0, 3]])
         a[:] = 0
         assert x[3, 0] == 6
+        assert ArrayDataset([1, 2, 3]).batch([2])[0].tolist() == [3]
 
     def test_by_name(self):
         data = ArrayDataset(x=np.arange(4), y=np.ones((4, 2)))
@@ -78,6 +80,9 @@ class TestArrays:
             ArrayDataset(np.ones(2)).batch([2])
         with pytest.raises(IndexError, match="0 to 1"):
             ArrayDataset(np.ones(2))[2]
+        for numbers in ([0.5], [True], 1, [[0]]):
+            with pytest.raises(TypeError, match="integers, 1-D"):
+                ArrayDataset(np.ones(2)).batch(numbers)
 
     def test_no_samples(self):
         assert len(ArrayDataset(np.ones((0, 3)))) == 0
@@ -93,6 +98,10 @@ def file(tmp_path):
         f["short"] = np.ones(3)
         f["text"] = np.array([b"a"] * 10)
         f["scalar"] = 1.0
+        f["strings"] = ["a"] * 10
+        f["records"] = np.zeros(10, [("a", "f4")])
+        f["elsewhere"] = h5py.ExternalLink("gone.h5", "x")
+        f["swapped"] = np.arange(10, dtype=">f4" if sys.byteorder == "little" else "<f4")
     return path
 
 
@@ -124,10 +133,38 @@ class TestHDF5:
         assert [batch["y"].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
         loader.close()
 
-    @pytest.mark.parametrize("name", ["nothing", "group", "text", "scalar"])
+    @pytest.mark.parametrize(
+        "name", ["nothing", "group", "text", "scalar", "strings", "records", "elsewhere", "group/nothing"]
+    )
     def test_what_is_no_field(self, file, name):
-        with pytest.raises(ValueError, match="field"):
+        with pytest.raises(ValueError, match=f"field\n  got +'{name}'(?s:.*)choose of group/x, short, swapped, y"):
             HDF5Dataset(file, name)
+
+    def test_the_machines_byte_order(self, file):
+        data = HDF5Dataset(file, "swapped")
+        for indices in ([3, 1], []):
+            rows = data.batch(indices)["swapped"]
+            assert rows.dtype == np.float32
+            assert rows.dtype.isnative
+            assert rows.tolist() == indices
+
+    @pytest.mark.parametrize(
+        ("content", "says"),
+        [
+            (b"CDF\x01" + bytes(60), "nccopy"),
+            (b"", "no whole HDF5 file"),
+            (b"hello", "no whole HDF5 file"),
+            (None, "cut off"),
+        ],
+    )
+    def test_what_is_no_hdf5(self, file, tmp_path, content, says):
+        path = tmp_path / "bad.h5"
+        path.write_bytes(file.read_bytes()[:-500] if content is None else content)
+        for kind in (HDF5Dataset, NetCDFDataset):
+            with pytest.raises(OSError, match=f"(?s)bad.h5.*{says}|{says}.*bad.h5"):
+                kind(path, "y")
+        with pytest.raises(IsADirectoryError):
+            HDF5Dataset(tmp_path, "y")
 
     def test_bad(self, file, tmp_path):
         with pytest.raises(ValueError, match="the same number"):
@@ -189,3 +226,54 @@ class TestNetCDF:
     def test_a_dimension_is_no_variable(self, netcdf):
         with pytest.raises(ValueError, match="a dimension without values"):
             NetCDFDataset(netcdf, "cell")
+
+    @pytest.fixture
+    def odd(self, tmp_path):
+        path = tmp_path / "odd.nc"
+        with h5py.File(path, "w") as f:
+            f.create_dataset("time", data=np.arange(4.0), maxshape=(None,))
+            f.create_dataset("short", data=np.arange(2, dtype=np.int32), maxshape=(None,), fillvalue=-2147483647)
+            f.create_dataset("unwritten", (4,), ">f4", fillvalue=9.9692099683868690e36)
+            f["large"] = np.arange(4, dtype=np.int32) + 2**24
+            f["large"].attrs["scale_factor"] = np.float32(1)
+            f["wide"] = np.arange(4) / 3
+            f["wide"].attrs["add_offset"] = np.float32(0)
+            f["unsigned"] = np.array([-1, 1, -2, 3], np.int8)
+            f["unsigned"].attrs["_Unsigned"] = "true"
+            f["unsigned"].attrs["_FillValue"] = np.int8(-2)
+            f["named"] = np.arange(4)
+            f["named"].attrs["NAME"] = "named"
+            f["nan"] = np.arange(4.0)
+            f["nan"].attrs["_FillValue"] = np.array([np.nan])
+            for name, value in (("text", "0.1"), ("none", np.empty(0)), ("two", np.ones(2))):
+                f[name] = np.ones(4)
+                f[name].attrs["scale_factor"] = value
+        return path
+
+    @pytest.mark.parametrize(
+        ("name", "values", "dtype"),
+        [
+            ("unwritten", [np.nan] * 4, np.float32),
+            ("large", [2**24 + i for i in range(4)], np.float64),
+            ("wide", [0, 1 / 3, 2 / 3, 1], np.float64),
+            ("unsigned", [255, 1, np.nan, 3], np.float32),
+            ("named", [0, 1, 2, 3], np.int64),
+            ("nan", [0, 1, 2, 3], np.float64),
+        ],
+    )
+    def test_nothing_is_silently_wrong(self, odd, name, values, dtype):
+        got = NetCDFDataset(odd, name).batch(range(4))[name]
+        np.testing.assert_array_equal(got, values)
+        assert got.dtype == dtype
+
+    def test_integers_that_end_early_can_be_missing(self, odd):
+        data = NetCDFDataset(odd, ["short", "time"])
+        for indices, values in (([0, 3], [0, np.nan]), ([1], [1])):
+            got = data.batch(indices)["short"]
+            np.testing.assert_array_equal(got, values)
+            assert got.dtype == np.float64  # of every batch
+
+    @pytest.mark.parametrize("name", ["text", "none", "two"])
+    def test_a_scale_that_is_no_number(self, odd, name):
+        with pytest.raises(ValueError, match="attribute scale_factor"):
+            NetCDFDataset(odd, name).batch([0])

@@ -7,7 +7,13 @@ from hpcdist.kernels.window import extent
 
 MODULES = channels, convolution, pooling, resample
 HEIGHT = 5
-WINDOWS = [((2, 3), (2, 1), (1, 1), (1, 1)), ((3, 2), (1, 2), (1, 1), (1, 2))]  # one takes rows whole, one strides
+WINDOWS = [  # size, stride, padding, dilation: lines side by side, elements apart, one by one, far outside
+    ((2, 3), (2, 1), (1, 1), (1, 1)),
+    ((3, 2), (1, 2), (1, 1), (1, 2)),
+    ((3, 3), (1, 1), (0, 1), (1, 1)),
+    ((1, 2), (1, 1), (0, 3), (1, 1)),
+]
+POINT = (1, 1), (1, 1), (0, 0), (1, 1)
 BAND = np.array([0, 1, 1, 3]), np.array([2, 2, 4, 5]), np.random.default_rng(0).standard_normal((4, 3))
 
 
@@ -19,17 +25,42 @@ def image(d):
     return d.array(d.m, HEIGHT, d.n)
 
 
-def _columns(d, window, draw):
-    (kh, kw), *_ = window
-    return draw(d.m * kh * kw, *places(d, window))
+def _convolution(d, window, groups):
+    """Return images, weights and results: ``d.m`` images, that rows are what is counted."""
+    size, *_ = window
+    return (
+        d.array(d.m, 2 * groups, HEIGHT, d.n),
+        d.array(3 * groups, 2, *size),
+        d.array(d.m, 3 * groups, *places(d, window)),
+    )
 
 
-def _im2col(window):
-    return lambda d: (image(d), window, _columns(d, window, d.out))
+def _correlate(window, groups, beta):
+    def make(d):
+        x, weight, y = _convolution(d, window, groups)
+        return x, weight, window, groups, y if beta else d.out(*y.shape), beta
+
+    return make
 
 
-def _col2im(window):
-    return lambda d: (_columns(d, window, d.array), window, image(d))
+def _correlate_back(window, groups, beta):
+    def make(d):
+        x, weight, y = _convolution(d, window, groups)
+        return y, weight, window, groups, x if beta else d.out(*x.shape), beta
+
+    return make
+
+
+def _correlate_weight(window, groups, beta):
+    def make(d):
+        x, weight, y = _convolution(d, window, groups)
+        return x, y, window, groups, weight if beta else d.out(*weight.shape), beta
+
+    return make
+
+
+def _convolutions(make):
+    return [make(w, groups, beta) for w in WINDOWS for groups, beta in ((1, 0.0), (2, 0.5))] + [make(POINT, 1, 1.0)]
 
 
 def _max_pool(window, dtype):
@@ -58,8 +89,9 @@ def _batch(d):
 
 
 CASES = {
-    "im2col": [_im2col(window) for window in WINDOWS],
-    "col2im": [_col2im(window) for window in WINDOWS],
+    "correlate": _convolutions(_correlate),
+    "correlate_back": _convolutions(_correlate_back),
+    "correlate_weight": _convolutions(_correlate_weight),
     "max_pool": [_max_pool(WINDOWS[0], np.int32), _max_pool(WINDOWS[1], np.int64)],
     "max_pool_grad": [_max_pool_grad],
     "resample": [_resample(None, 0.0), _resample(None, 0.5), _resample(1, 0.0), _resample(1, 0.5)],

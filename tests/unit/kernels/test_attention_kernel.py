@@ -16,7 +16,7 @@ def draw(*shape):
 
 def run(forms, qkv, gout, heads, seq, causal):
     forward, backward = forms
-    batch, d = len(qkv) // seq, qkv.shape[1] // 3
+    batch, d = len(qkv) // seq if seq else 2, qkv.shape[1] // 3
     out, lse, gqkv = (np.full(shape, np.nan, qkv.dtype) for shape in ((len(qkv), d), (batch * heads, seq), qkv.shape))
     forward(qkv, heads, seq, 0.3, causal, out, lse)
     backward(qkv, out, gout, lse, heads, seq, 0.3, causal, gqkv)
@@ -30,13 +30,29 @@ GENERIC = attention.reference, attention_grad.reference
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("batch", "seq", "heads", "head"),
-    [(1, 1, 1, 1), (2, 15, 3, 17), (1, 63, 1, 8), (1, 64, 2, 32), (3, 65, 1, 5), (1, 200, 2, 16), (0, 4, 2, 8)],
+    [
+        (1, 1, 1, 1),
+        (2, 15, 3, 17),
+        (1, 63, 1, 8),
+        (1, 64, 2, 32),
+        (3, 65, 1, 5),
+        (1, 200, 2, 16),
+        (0, 4, 2, 8),
+        (2, 0, 2, 8),
+    ],
 )
 def test_blocks(batch, seq, heads, head, causal):
     qkv, gout = draw(batch * seq, 3 * heads * head), draw(batch * seq, heads * head)
     want = run(GENERIC, qkv.astype(float), gout.astype(float), heads, seq, causal)
     for got, right in zip(run(COMPILED, qkv, gout, heads, seq, causal), want, strict=True):
         np.testing.assert_allclose(got, right, rtol=2e-5, atol=2e-5)
+
+
+def test_rows_of_scores_that_belong_to_no_sequence_are_refused():
+    """Six tokens are not sequences of four, though three rows of four scores are two for each token."""
+    args = draw(6, 12), 2, 4, 0.3, True, np.empty((6, 4), np.float32), np.empty((3, 4), np.float32)
+    with pytest.raises(ValueError, match="do not fit together"):
+        compiled.attention(*args)
 
 
 def test_nan_reaches_every_later_token():

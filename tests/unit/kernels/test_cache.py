@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -38,7 +39,6 @@ def start(tmp_path, monkeypatch):
 
     def begin():
         cache._told.cache_clear()
-        cache._writable.cache_clear()
         monkeypatch.setattr(cache, "STATISTICS", cache.Statistics())
         x = np.ones(3, np.float32)
         Compiled(_fill)(x, np.float32(2))
@@ -48,7 +48,6 @@ def start(tmp_path, monkeypatch):
 
     yield begin
     cache._told.cache_clear()
-    cache._writable.cache_clear()
 
 
 def kept(folder):
@@ -98,6 +97,21 @@ def test_a_damaged_file_is_told_of_once_and_replaced(start, tmp_path, damage, ca
         assert start() == (2, 0)
     assert [r.message.split(":")[0] for r in caplog.records] == ["a compiled kernel is damaged, and is compiled again"]
     assert start() == (0, 2)
+
+
+def test_a_folder_that_is_deleted_comes_back(start, tmp_path, caplog):
+    start()
+    shutil.rmtree(tmp_path / "cache")
+    assert start() == (2, 0)
+    assert start() == (0, 2)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("edited", ["kernels/optimizer.py", "kernels/noise.py", "kernels/cpu/vector.py"])
+def test_sources_are_all_that_is_compiled_in(edited, monkeypatch):
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * path.as_posix().endswith(edited))
+    assert cache._sources() != cache._SOURCES
 
 
 class TestReadOnly:

@@ -99,6 +99,26 @@ def test_layer_is_one_that_several_threads_may_enter(tmp_path):
     assert run(program, tmp_path, **others) == ["workqueue", "workqueue", "active"]
 
 
+def test_a_forked_child_keeps_to_one_thread(tmp_path):
+    program = """
+        import os
+        import numpy as np
+        from hpcdist.backends import cpu
+        cpu.set_threads(2)
+        from hpcdist.kernels.cpu import bias
+        def total():
+            out = np.empty(3, np.float32)
+            bias.col_sum(np.ones((4, 3), np.float32), out, 0.0)
+            return out.tolist()
+        total()
+        child = os.fork()
+        if not child:
+            os._exit(17 if total() == [4, 4, 4] else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *total())
+    """
+    assert run(program, tmp_path) == ["17", "4.0", "4.0", "4.0"]
+
+
 def test_no_fast_math():
     for options in (bias._col_sum._serial.targetoptions, bias._col_sum._threaded.targetoptions):
         assert not options.get("fastmath")

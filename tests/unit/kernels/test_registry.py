@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from hpcdist.backends import flags
-from hpcdist.kernels import registry
+from hpcdist.kernels import activation, registry
+from hpcdist.kernels.gemm import gemm
 from hpcdist.kernels.registry import Kernel
 
 
@@ -28,7 +29,9 @@ def test_compiled_form_takes_contiguous_float32(monkeypatch):
     kernel, x = both_forms(monkeypatch), np.ones((4, 6), np.float32)
     assert kernel(x, x) == "compiled"
     assert kernel(x, np.ones(3, np.int64), 1.5, True) == "compiled"
-    for other in (x.astype(float), x[:, ::2], x.T, x.astype(np.float16), x.astype(">f4")):
+    fixed, shifted = x.copy(), np.zeros(4 * x.size + 1, np.uint8)[1:].view(np.float32)
+    fixed.flags.writeable = False
+    for other in (x.astype(float), x[:, ::2], x.T, x.astype(np.float16), x.astype(">f4"), fixed, shifted):
         assert kernel(other, other.copy()) == "generic"
     assert kernel(x, x.copy().astype(float)) == "generic"
 
@@ -49,6 +52,15 @@ def test_flags_choose(monkeypatch):
             assert kernel(x, x.copy()) == "generic"
     with flags.kernels(off=("tripled",)):
         assert kernel(x, x) == "compiled"
+
+
+def test_what_cannot_be_written_is_refused_by_the_generic_form():
+    x, y = np.ones((4, 6), np.float32), np.zeros((4, 6), np.float32)
+    y.flags.writeable = False
+    for compute in (lambda: activation.silu(x, y), lambda: gemm(x, x.T, y[:, :4])):
+        with pytest.raises(ValueError, match="read-only"):
+            compute()
+    assert not y.any()
 
 
 @pytest.fixture
@@ -87,10 +99,14 @@ def test_one_module_that_fails_leaves_the_others(monkeypatch, caplog, keep_flags
     assert flags.kernel_enabled("gelu")
 
 
-def test_without_numba(tmp_path):
-    program = """
-        import sys
-        sys.modules["numba"] = None
+@pytest.mark.parametrize(
+    "without",
+    ["import sys; sys.modules['numba'] = None", "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'"],
+    ids=["numba", "its compiler"],
+)
+def test_without(without):
+    program = f"""
+        {without}
         import numpy as np
         from hpcdist.kernels.activation import silu
         x, y = np.ones((2, 3), np.float32), np.empty((2, 3), np.float32)

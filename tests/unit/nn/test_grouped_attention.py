@@ -59,3 +59,13 @@ def test_a_model_with_shared_keys_is_smaller_and_learns():
     tokens = np.arange(12).reshape(2, 6) % 11
     shared(tokens, tokens).backward()
     assert all(p.grad is not None for p in shared.parameters())
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 8), (0, 3, 8)])
+def test_no_tokens_and_no_samples(shape):
+    module, x = nn.MultiheadAttention(8, 4, rotary_base=10.0, num_kv_heads=2), Tensor(np.zeros(shape, np.float32), True)
+    y = module(x)
+    assert y.shape == shape
+    y.sum().backward()
+    assert x.grad.shape == shape
+    np.testing.assert_array_equal(module.qkv.weight.grad, 0)

@@ -1,15 +1,12 @@
-"""Initial values: their distribution, the same for any part of them; modules without storage."""
-
-import math
-import tracemalloc
+"""Initial values: their distribution, the same for any part of them."""
 
 import numpy as np
 import pytest
 
-from hpcdist import nn, optim
+from hpcdist import nn
 from hpcdist.autograd import Tensor, manual_seed
 from hpcdist.nn import init
-from hpcdist.nn.deferral import SLAB, draw
+from hpcdist.nn.deferral import draw
 
 MATRIX, KERNEL = (40, 60), (12, 8, 3, 3)
 DRAWS = {
@@ -105,79 +102,32 @@ def test_large_draws_are_made_in_slabs_of_the_same_bits(monkeypatch):
 def test_boxes_are_inside():
     with nn.deferred():
         parameter = nn.Parameter(np.empty((4, 4)))
-    for start, shape in (((0, 2), (4, 3)), ((-1, 0), (1, 1)), ((5, 0), None)):
+    for start, shape in (
+        ((0, 2), (4, 3)),
+        ((-1, 0), (1, 1)),
+        ((5, 0), None),
+        ((0,), (1,)),
+        (None, (1, 1, 1)),
+        ((1,), None),
+    ):
         with pytest.raises(ValueError, match="inside"):
             draw(parameter, start, shape)
     with pytest.raises(TypeError, match="deferred"):
         draw(Tensor(np.ones(3)))
 
 
-# ---------------------------------------------------------------- modules
-def model():
-    config = nn.GPTConfig(vocab_size=50, seq=8, num_layers=2, num_heads=2, width=16, norm="rms", activation="swiglu")
-    return nn.Sequential(nn.GPT(config), nn.Linear(50, 3), nn.LayerNorm(3), nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4))
-
-
-def test_materialized_modules_have_the_bits_of_others():
-    manual_seed(1)
-    plain = model().state_dict()
-    manual_seed(1)
-    with nn.deferred():
-        late = model()
-    assert {n: (p.shape, p.dtype) for n, p in late.named_parameters()}.items() <= {
-        n: (a.shape, a.dtype) for n, a in plain.items()
-    }.items()
-    state = nn.materialize(late).state_dict()
-    assert state.keys() == plain.keys()
-    for name, values in state.items():
-        np.testing.assert_array_equal(values, plain[name], err_msg=name)
-    assert all(type(p) is Tensor for p in late.parameters())
-
-
-def test_values_that_were_given_are_kept():
-    with nn.deferred():
-        module = nn.Sequential(nn.Linear(2, 2))
-        module.scale = nn.Parameter(np.array([1.0, 2.0]))
-        module.frozen = nn.Parameter(np.ones(1), requires_grad=False)
-        module[0].bias = module.scale
-    nn.materialize(module)
-    np.testing.assert_array_equal(module.scale.data, [1, 2])
-    assert module[0].bias is module.scale
-    assert not module.frozen.requires_grad
-
-
-def test_building_takes_no_memory_for_parameters():
-    with nn.deferred():
-        tracemalloc.start()
-        layer = nn.Sequential(nn.Linear(4096, 4096), nn.Embedding(100000, 512), nn.Conv2d(512, 512, 3))
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert sum(p.size for p in layer.parameters()) > 70e6
-    assert peak < 1e6
-    assert math.prod(layer[0].weight.shape) > SLAB
-
-
-def test_use_before_there_are_values_is_an_error():
-    with nn.deferred():
-        layer = nn.Linear(3, 2)
-    for use in (
-        lambda: layer(Tensor(np.ones((1, 3), np.float32))),
-        lambda: layer.weight + 1,
-        lambda: 2 * layer.weight,
-        lambda: layer.weight.data,
-        lambda: layer.weight.numpy(),
-        lambda: layer.weight.sum(),
-        lambda: layer.state_dict(),
-        lambda: optim.SGD(layer.parameters()),
-    ):
-        with pytest.raises(RuntimeError, match=r"shape \(2, 3\) is deferred.*\n.*materialize"):
-            use()
-    assert "weight: (2, 3) float32" in repr(layer)
-    assert repr(layer.weight) == "deferred(shape=(2, 3), dtype=float32)"
-    assert (layer.weight.ndim, layer.weight.size, len(layer.weight)) == (2, 6, 2)
-
-
-def test_only_the_block_defers():
-    with pytest.raises(KeyError), nn.deferred():
-        raise KeyError
-    assert type(nn.Linear(2, 2).weight) is Tensor
+@pytest.mark.parametrize(
+    ("fill", "words"),
+    [
+        (lambda: init.uniform_(Tensor(np.empty(3)), 2, 1), "uniform_.*\n.*2 to 1"),
+        (lambda: init.normal_(Tensor(np.empty(3)), 0, -1), "std.*\n.*-1"),
+        (lambda: init.normal_(Tensor(np.empty(3, int))), "int64"),
+        (lambda: init.xavier_uniform_(Tensor(np.empty((3, 3), complex))), "complex128"),
+        (lambda: init.orthogonal_(np.empty((3, 3))), "ndarray"),
+        (lambda: init.zeros_(np.empty(3)), "ndarray"),
+    ],
+)
+def test_what_cannot_be_filled_is_said(fill, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        fill()
+    np.testing.assert_array_equal(init.ones_(Tensor(np.empty(2, int))).data, [1, 1])

@@ -57,7 +57,11 @@ def test_padding_by_name():
     agree(lambda x, w: F.conv2d(x, w, None, 1, "same", (2, 1)), want, x, w)
     want = loops.conv2d(x, w, None, (2, 2), (0, 0), (1, 1), 1)
     agree(lambda x, w: F.conv2d(x, w, None, 2, "valid"), want, x, w)
-    for padding, stride, size in (("same", 2, 3), ("same", 1, 2), ("half", 1, 3)):
+    w = draw(6, 4, 4, 2, seed=1)
+    want = loops.conv2d(np.pad(x, ((0, 0), (0, 0), (1, 2), (0, 1))), w, None, (1, 1), (0, 0), (1, 1), 1)
+    assert want.shape == (2, 6, 9, 8)
+    agree(lambda x, w: F.conv2d(x, w, None, 1, "same"), want, x, w)
+    for padding, stride, size in (("same", 2, 3), ("half", 1, 3)):
         with pytest.raises(ValueError, match="conv2d: padding"):
             F.conv2d(Tensor(x), Tensor(draw(6, 4, size, size)), None, stride, padding)
 
@@ -214,7 +218,7 @@ def test_convolutions_refuse_groups_that_do_not_divide():
     with pytest.raises(ValueError, match=r"Conv2d: kernel_size\n +got +\(3, 3, 3\)"):
         nn.Conv2d(4, 6, (3, 3, 3))
     with pytest.raises(ValueError, match=r"conv1d: stride\n +got +0"):
-        nn.Conv1d(4, 6, 3, stride=0)(Tensor(draw(2, 4, 9)))
+        F.conv1d(Tensor(draw(2, 4, 9)), Tensor(draw(6, 4, 3)), stride=0)
 
 
 LAYERS = [

@@ -1,5 +1,6 @@
 """Averages of weights against averages of what the weights were."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -41,6 +42,24 @@ def test_the_exponential_mean():
         np.testing.assert_allclose(p.data, value, rtol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_averages_go_on_where_a_step_is_below_their_precision(dtype):
+    model = nn.Linear(1, 1).to(dtype)
+    first = optim.AveragedModel(model, avg_fn=optim.get_ema_avg_fn(0.999))
+    model.weight.data[...] = 0
+    first.update_parameters(model)
+    model.weight.data[...] = 1
+    for _ in range(1500):
+        first.update_parameters(model)
+    later = optim.AveragedModel(model, avg_fn=optim.get_ema_avg_fn(0.999))
+    later.load_state_dict(first.state_dict())
+    for _ in range(1500):
+        later.update_parameters(model)
+    assert later.module.weight.dtype == dtype
+    assert later.module.weight.data.astype(float) == pytest.approx(1 - 0.999**3000, rel=5e-3)
+    assert first.state_dict()["module.weight"].dtype == np.float32
+
+
 def test_buffers_are_copied_or_averaged():
     model = nn.Linear(1, 1)
     model.register_buffer("count", np.zeros(1))
@@ -72,8 +91,21 @@ def test_state_goes_on():
     later.load_state_dict(first.state_dict())
     assert later.n_averaged == 3
     np.testing.assert_array_equal(later.module.weight.data, first.module.weight.data)
-    with pytest.raises(ValueError, match="has others"):
-        later.update_parameters(nn.Linear(2, 2, bias=False))
+    buffered = nn.Linear(2, 2)
+    buffered.register_buffer("count", np.zeros(3))
+    for other in (nn.Linear(2, 2, bias=False), nn.Linear(1, 2), buffered):  # the second would be broadcast
+        with pytest.raises(ValueError, match="has others"):
+            later.update_parameters(other)
+
+
+def test_it_is_used_as_the_model():
+    averaged = optim.AveragedModel(nn.Linear(2, 2))
+    assert averaged.eval() is averaged
+    assert not averaged.module.training
+    assert averaged.train().module.training
+    assert [*map(id, averaged.parameters())] == [*map(id, averaged.module.parameters())]
+    with pytest.raises(ValueError, match="n_averaged"):
+        averaged.load_state_dict(averaged.module.state_dict())
 
 
 def test_batch_norms_get_the_mean_over_batches():

@@ -202,6 +202,16 @@ def test_numbers_below_zero_are_refused(kind):
             kind([p], betas=(0.9, 1.0))
 
 
+def test_a_variance_that_rounds_below_zero_is_zero():
+    p = Tensor(np.zeros(64, np.float32), True)
+    optimizer = optim.RMSprop([p], lr=1e-3, alpha=0.9, eps=1e-3, centered=True)
+    p.grad = np.linspace(0.01, 1, 64, dtype=np.float32)
+    for _ in range(300):
+        optimizer.step()
+    assert (optimizer.state["0"]["square_avg"] < optimizer.state["0"]["grad_avg"] ** 2).any()
+    assert np.isfinite(p.data).all()
+
+
 def test_clipping_folded_into_the_step_equals_clipping_before_it():
     rng = np.random.default_rng(0)
     start, grads = rng.standard_normal((2, 3)), rng.standard_normal((2, 3)) * 10
@@ -243,8 +253,18 @@ def test_clip_by_value():
 
 def test_parts_of_parameters_are_not_clipped_here():
     class Distributed(Tensor):
-        placements = ()
+        def __init__(self, data):
+            super().__init__(data, True)
+            self.placements = ()
 
-    for clip in (optim.clip_grad_norm_, optim.clip_grad_value_):
+    p = Distributed(np.ones(2))
+    p.grad = np.full(2, 9.0)
+    for clip in (
+        lambda: optim.clip_grad_norm_([p], 1.0),
+        lambda: optim.clip_grad_norm_(p, 1.0, float("inf")),
+        lambda: optim.clip_grad_value_([p], 1.0),
+        lambda: optim.SGD([p]).clip_grad_norm_(1.0),
+    ):
         with pytest.raises(TypeError, match=r"hd\.parallel\.clip_grad_norm_"):
-            clip([Distributed(np.ones(2), True)], 1.0)
+            clip()
+    np.testing.assert_array_equal(p.grad, 9)

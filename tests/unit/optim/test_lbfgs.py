@@ -1,5 +1,6 @@
 """L-BFGS: quadratics are solved in as many iterations as they have dimensions; the Rosenbrock valley; its state."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -98,3 +99,32 @@ def test_a_parameter_without_gradient_stays():
     optimizer.step(compute)
     assert y.item() == 2.0
     assert abs(x.item()) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_floats_are_followed_in_single_precision(dtype):
+    x, none = Tensor(np.full(2, 3, dtype), True), Tensor(np.zeros((0, 2), dtype), True)
+    optimizer = optim.LBFGS([x, none], line_search_fn="strong_wolfe")
+    for _ in range(3):
+        optimizer.step(closure(optimizer, [x], lambda params: (params[0] * params[0]).sum()))
+    assert x.dtype == dtype
+    np.testing.assert_array_equal(x.data.astype(float), 0)
+    assert optimizer.state["0"]["direction"].dtype == np.float32
+
+
+def test_it_begins_anew_where_a_parameter_has_no_state():
+    params = start([-1.2], [1.0])
+    _, first = minimise(params, rosenbrock, 2, line_search_fn="strong_wolfe", max_iter=5)
+    saved = first.state_dict()
+    later = optim.LBFGS([("x", params[0]), ("y", params[1])], line_search_fn="strong_wolfe", max_iter=5)
+    later.load_state_dict({**saved, "state": {"x": saved["state"]["x"]}})
+    assert later.state == {}
+    later.step(closure(later, params, rosenbrock))
+    assert 1 <= later.state["y"]["n_iter"] <= 5
+
+
+def test_a_loss_that_is_no_number_ends():
+    x = Tensor(np.ones(2), True)
+    optimizer = optim.LBFGS([x], line_search_fn="strong_wolfe")
+    assert np.isnan(optimizer.step(closure(optimizer, [x], lambda params: (params[0] * float("nan")).sum())).item())
+    assert optimizer.state["0"]["func_evals"] < 40

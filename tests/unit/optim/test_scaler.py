@@ -67,6 +67,22 @@ def test_large_float64_gradients_are_finite():
     np.testing.assert_allclose(p.data, 0.5)
 
 
+@pytest.mark.parametrize("again", ["step", "unscale_"])
+def test_a_step_is_taken_once_an_update(again):
+    p = Tensor(np.ones(2), True)
+    scaler, optimizer, other = optim.GradScaler(init_scale=2.0), optim.SGD([p], lr=0.5), optim.SGD([p], lr=0.5)
+    p.grad = np.full(2, 2.0)
+    scaler.step(optimizer)
+    p.grad = np.full(2, np.inf)  # would pass as finite: it was looked for already
+    with pytest.raises(RuntimeError, match="taken already"):
+        getattr(scaler, again)(optimizer)
+    np.testing.assert_array_equal(p.data, 0.5)
+    assert scaler.step(other) is None
+    scaler.update()
+    assert scaler.get_scale() == 1.0
+    scaler.step(optimizer)
+
+
 def test_order_of_calls_and_options():
     p = Tensor(np.ones(2), True)
     scaler, optimizer = optim.GradScaler(), optim.SGD([p])
@@ -79,6 +95,14 @@ def test_order_of_calls_and_options():
     scaler.update(32.0)
     later = optim.GradScaler()
     later.load_state_dict(scaler.state_dict())
+    assert later.get_scale() == 32.0
+    for scale in (0.0, -1.0, np.inf, np.nan, "cpu"):
+        with pytest.raises(ValueError, match="init_scale"):
+            optim.GradScaler(scale)
+        with pytest.raises(ValueError, match="new_scale"):
+            scaler.update(scale)
+    with pytest.raises(ValueError, match="_growth_tracker"):
+        later.load_state_dict({"scale": 2.0})
     assert later.get_scale() == 32.0
     with pytest.raises(ValueError, match="growth_factor"):
         optim.GradScaler(growth_factor=1.0)

@@ -68,6 +68,11 @@ def test_a_schedule_goes_on_from_its_state(name):
     assert told.get_last_lr() == first.get_last_lr()
 
 
+def test_initial_rates_may_be_given():
+    groups = [{"params": [Tensor(np.ones(1), True)], "lr": 0.1, "initial_lr": 0.8}]
+    assert S.StepLR(optim.SGD(groups), 1, 0.5, last_epoch=2).get_last_lr() == [0.1]
+
+
 def test_the_lowest_rate_of_a_cosine():
     schedule = S.CosineAnnealingLR(optimizer(), T_max=10, eta_min=0.1)
     seen = rates(schedule, 11)
@@ -152,6 +157,57 @@ def test_rates_move_to_that_of_averaging():
     later = S.SWALR(optimizer(), [0.1, 0.3], anneal_epochs=4, anneal_strategy="linear")
     later.load_state_dict({"last_epoch": 2, "start_lrs": [0.5, 0.2]})
     np.testing.assert_allclose(later.get_last_lr(), [0.3, 0.25], rtol=1e-12)
+
+
+def test_averaging_begins_where_another_schedule_has_come():
+    o = optimizer()
+    cosine, averaging = S.CosineAnnealingLR(o, 20), S.SWALR(o, 0.01, anneal_epochs=4, anneal_strategy="linear")
+    for _ in range(10):
+        cosine.step()
+    np.testing.assert_allclose(averaging.get_last_lr(), [0.25, 0.1], rtol=1e-12)
+    averaging.step()
+    np.testing.assert_allclose(averaging.get_last_lr(), [0.25 - 0.06, 0.1 - 0.0225], rtol=1e-12)
+    rates(averaging, 4)
+    np.testing.assert_allclose(averaging.get_last_lr(), 0.01, rtol=1e-12)
+
+
+def test_a_rate_that_something_else_changed_is_not_lost_silently():
+    o = optimizer()
+    first, second = S.ExponentialLR(o, 0.9), S.StepLR(o, 1)
+    second.step()
+    with pytest.raises(RuntimeError, match="ChainedScheduler"):
+        first.step()
+    o = optimizer()
+    schedule = S.ExponentialLR(o, 0.5)
+    o.param_groups[1]["lr"] = 7.0
+    with pytest.raises(RuntimeError, match="initial_lr"):
+        schedule.step()
+    o = optimizer()
+    schedule = S.ExponentialLR(o, 0.5)
+    o.param_groups[1]["initial_lr"] = 8.0
+    o.add_param_group({"params": [("later", Tensor(np.ones(1), True))], "lr": 6.0})
+    schedule.step()
+    assert schedule.get_last_lr() == [0.25, 4.0, 3.0]
+    again = S.ExponentialLR(o, 0.5)
+    again.load_state_dict(schedule.state_dict())
+    again.step()
+    assert again.get_last_lr() == [0.125, 2.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: S.OneCycleLR(o, 1.0, 9, cycle_momentum=False),
+        lambda o: S.SWALR(o, 0.1),
+        lambda o: S.LambdaLR(o, [abs, abs]),
+    ],
+)
+def test_a_group_that_came_later_has_no_rate(make):
+    o = optimizer()
+    schedule = make(o)
+    o.add_param_group({"params": [("later", Tensor(np.ones(1), True))]})
+    with pytest.raises(ValueError, match="add_param_group"):
+        schedule.step()
 
 
 def test_wrong_options():

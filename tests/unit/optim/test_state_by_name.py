@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdist import optim
+from hpcdist import nn, optim
 from hpcdist.autograd import Tensor
 
 
@@ -92,3 +92,46 @@ def test_state_of_a_schedule_is_no_other_option():
     schedule = optim.lr_scheduler.ExponentialLR(later, 0.5)
     schedule.load_state_dict({"last_epoch": 3})
     assert schedule.get_last_lr() == [0.1 / 8]
+
+
+def test_a_parameter_that_came_later_starts_anew():
+    params, optimizer = trained()
+    saved = optimizer.state_dict()
+    params |= model(D=(4, 1.0))
+    later = optim.Adam(params.items(), lr=0.1)
+    with pytest.raises(ValueError, match=r"unknown \[\]\n  expected \['D'\]"):
+        later.load_state_dict(saved)
+    assert later.state == {}
+    later = optim.Adam([(n, params[n]) for n in "AFC"], lr=0.1)
+    later.load_state_dict(saved)
+    later.add_param_group({"params": [("D", params["D"])], "lr": 0.2})
+    step(later, params, A=4.0, C=0.5, D=2.0)
+    np.testing.assert_allclose(params["A"].data, 0.61164065049, atol=5e-12)
+    np.testing.assert_allclose(params["D"].data, 0.8, atol=5e-9)
+    assert [later.state[n]["step"] for n in "ACD"] == [4, 1, 1]
+
+
+def test_a_frozen_parameter_keeps_its_state():
+    params, optimizer = trained()
+    params["A"].requires_grad = False
+    step(optimizer, params, C=0.5)
+    assert optimizer.state["A"]["step"] == 3
+    later = optim.Adam(params.items())
+    later.load_state_dict(optimizer.state_dict())
+    params["A"].requires_grad = True
+    step(later, params, A=4.0)
+    np.testing.assert_allclose(params["A"].data, 0.61164065049, atol=5e-12)
+
+
+def test_a_tied_parameter_is_moved_once():
+    tied = nn.Sequential(nn.Linear(2, 2, dtype=np.float64), nn.Linear(2, 2, dtype=np.float64))
+    tied[1].weight = tied[0].weight
+    before = tied[0].weight.data.copy()
+    optimizer = optim.SGD(tied.named_parameters(), lr=1.0)
+    assert optimizer.param_groups[0]["names"] == ["0.weight", "0.bias", "1.bias"]
+    tied(Tensor(np.ones((1, 2)))).sum().backward()
+    gradient = tied[0].weight.grad.copy()
+    optimizer.step()
+    np.testing.assert_allclose(tied[1].weight.data, before - gradient, rtol=1e-14)
+    with pytest.raises(ValueError, match="here already"):
+        optim.SGD([("0.weight", tied[0].weight), ("1.weight", tied[1].weight)])

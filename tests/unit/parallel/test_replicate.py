@@ -52,8 +52,10 @@ def summed(inputs, **kwargs):
 def assert_close(found, expected, factor=1.0):
     assert found.keys() == expected.keys()
     for name, g in found.items():
-        want = np.zeros_like(g) if expected[name] is None else expected[name] * factor
-        np.testing.assert_allclose(g, want, rtol=1e-10, atol=1e-12, err_msg=name)
+        if expected[name] is None:
+            assert g is None, name
+        else:
+            np.testing.assert_allclose(g, expected[name] * factor, rtol=1e-10, atol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -110,6 +112,30 @@ def test_a_unit_that_is_unused_on_one_rank_takes_part(size):
 
     for found in local.run(size, rank):
         assert_close(found, total)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("factor", [None, 1024])
+def test_what_no_rank_used_has_no_gradient(size, bucket_bytes, factor):
+    """So that it is not moved, nor its steps counted, by what optimizers do with zeros."""
+
+    def rank(comm):
+        model = build(np.float16)
+        replica = replicate(model, comm, bucket_bytes=bucket_bytes)
+        if factor:
+            replica.set_gradient_divide_factor(factor)
+        seen = []
+        for skip in ((1,), (2,), ()):
+            model(Tensor(np.ones((2, 6), np.float16)), skip=skip).backward()
+            seen.append({name for name, g in grads_of(model).items() if g is None})
+            model.zero_grad()
+        return seen
+
+    for one, two, none in local.run(size, rank):
+        assert one == {"inner.1.weight", "inner.1.bias"}
+        assert two == {"inner.2.weight", "inner.2.bias"}
+        assert none == set()
 
 
 def test_ranks_start_from_the_first():
