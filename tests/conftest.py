@@ -186,7 +186,8 @@ def _report(test, report):
     if folder and place and report.failed:
         text = "\n".join([report.longreprtext, *(f"-- {title}\n{body}" for title, body in report.sections)])
         when = getattr(report, "when", "collect")
-        failure = {"test": test, "rank": place.rank, "when": when, "time": time.time(), "text": text}
+        ended = getattr(report, "stop", time.time())  # a report is made when all ranks have ended the phase
+        failure = {"test": test, "rank": place.rank, "when": when, "time": ended, "text": text}
         failure["adopted"] = isinstance(report.longrepr, str)  # the failure of another rank, agreed on
         with Path(folder, f"rank-{place.rank}.jsonl").open("a") as stream:
             stream.write(json.dumps(failure) + "\n")
