@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from hpcdist.comm.operation import Operation
 
-__all__ = ["NUM_RECORDS", "Call", "Entry", "Recorder", "Ring", "process_recorder", "read"]
+__all__ = ["NUM_RECORDS", "Call", "Entry", "Recorder", "Ring", "process_recorder", "read", "words"]
 
 NUM_RECORDS = 1000
 _MAGIC = b"hpcdist flight 2\n"
@@ -35,6 +35,7 @@ _NUM_BYTES = _HEADER_BYTES + NUM_RECORDS * _RECORD_BYTES
 
 # looked up once: begin and end cost every call of a verb
 _pack_record, _pack_end, _now, _clock = _RECORD.pack_into, _END.pack_into, time.time, time.monotonic
+_new = tuple.__new__
 
 
 class Entry(NamedTuple):
@@ -118,13 +119,17 @@ class Recorder:
         limit_s : float, optional
             When a call that blocks should have ended. Default: it was posted, and nobody waits for it yet.
         """
-        self.last = ticket = next(self._tickets)
         o = operation
-        text = _text(o.verb, o.group, members, o.shape, o.dtype, o.peers, o.site)
+        text = words(o.verb, o.group, members, o.shape, o.dtype, o.peers, o.site)
+        return self.enter(text, operation, members, limit_s)
+
+    def enter(self, text: bytes, operation: Operation, members: str, limit_s: float | None) -> int:
+        """Do as :meth:`begin` does, with the words of the record at hand."""
+        self.last = ticket = next(self._tickets)
         at = _HEADER_BYTES + ticket % NUM_RECORDS * _RECORD_BYTES
-        _pack_record(self._memory, at, ticket, _now(), 0.0, o.number, len(text), text)
-        since, limit_s = (math.inf, math.inf) if limit_s is None else (_clock(), limit_s)
-        self.under_way[ticket] = Call(operation, members, since, limit_s)
+        _pack_record(self._memory, at, ticket, _now(), 0.0, operation.number, len(text), text)
+        call = (operation, members, math.inf, math.inf) if limit_s is None else (operation, members, _clock(), limit_s)
+        self.under_way[ticket] = _new(Call, call)
         return ticket
 
     def wait(self, ticket: int, elapsed_s: float) -> None:
@@ -280,7 +285,7 @@ def _entries(records: list[bytes]) -> Iterator[Entry]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _text(verb: str, group: str, members: str, shape: Any, dtype: Any, peers: str, site: str) -> bytes:
+def words(verb: str, group: str, members: str, shape: Any, dtype: Any, peers: str, site: str) -> bytes:
     """Return the words of a record; a long call site loses its front."""
     nbytes = 0 if shape is None or dtype is None else math.prod(shape) * dtype.itemsize
     words = [verb, group[:40], members[:50], "" if shape is None else str(shape)[:40]]

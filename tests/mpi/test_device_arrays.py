@@ -237,8 +237,8 @@ def test_pieces_are_copied_while_others_travel(card, world):
     cuda.settle(x)
     num_pieces = 600 * 8 // PIECE_BYTES
     before = []
-    calls = comm._blocking.all_reduce
-    comm._blocking.all_reduce = lambda *a: (before.append(list(card.copies)), calls(*a))[1]
+    calls = comm.blocking_calls.all_reduce
+    comm.blocking_calls.all_reduce = lambda *a: (before.append(list(card.copies)), calls(*a))[1]
     total = comm.all_reduce(x)
     assert np.array_equal(read(card.cupy, total), np.arange(600.0) * comm.size)
     loads = [sum(kind == stand_in.TO_HOST for kind, _ in copies) for copies in before]

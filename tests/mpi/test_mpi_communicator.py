@@ -268,9 +268,79 @@ def test_large_reductions_go_through_memory_that_ranks_share(world):
         for shared in (True, False):
             comm = MpiCommunicator(world.handle, timeout_s=world.timeout_s, direct=True)
             if not shared:
-                comm._blocking._open = lambda: None
+                comm.blocking_calls._open = lambda: None
             mine = arrays[world.rank].copy()
             assert np.array_equal(comm.all_reduce(mine, out=mine), total)
             part = comm.reduce_scatter(arrays[world.rank], sizes=sizes)
             assert np.array_equal(part, total[start : start + sizes[world.rank]])
-            assert (comm._blocking._window is not None) == (shared and world.size > 1)
+            assert (comm.blocking_calls._window is not None) == (shared and world.size > 1)
+
+
+# ---- the fast lanes
+def test_forms_of_calls_from_one_line(world):
+    """The second call of a form takes the express lane: right values, whatever changed since the first."""
+    comm = MpiCommunicator(world.handle, timeout_s=world.timeout_s, direct=True, check=False)
+    n, rank = comm.size, comm.rank
+    total = n * (n + 1) / 2
+    sizes = [2 * place + 1 for place in range(n)]
+    assert (comm._express is not None) == (n > 1)
+    for turn, dtype in enumerate(["f4", "f8", "f4", "i8", "c8", "f4"] * 2):
+        root, x = turn % n, np.full((n, 2), rank + 1, dtype)
+        assert comm.all_reduce(x, out=x) is x
+        assert (x == total).all()
+        x = np.full((n, 2), rank + 1, dtype)
+        out = np.zeros_like(x) if rank == root else None
+        assert comm.reduce(x, root, out=out) is out
+        assert out is None or (out == total).all()
+        part = np.zeros((1, 2), dtype)
+        assert comm.reduce_scatter(x, out=part) is part
+        assert (part == total).all()
+        whole = np.zeros((sum(sizes), 2), dtype)
+        comm.all_gather(np.full((sizes[rank], 2), rank, dtype), sizes=sizes, out=whole)
+        assert whole[:, 0].tolist() == np.repeat(np.arange(n), sizes).tolist()
+        comm.broadcast(x, root, out=x)
+        assert (x == root + 1).all()
+        received = [np.zeros(place + 1, dtype) for place in range(n)]
+        parts = [np.full(rank + 1, rank, dtype)] * n
+        comm.all_to_all(parts, [(place + 1,) for place in range(n)], out=received)
+        assert [set(r.tolist()) for r in received] == [{place} for place in range(n)]
+        for r in received:
+            r[...] = 0
+        got = comm.gather(parts[0], root, out=received if rank == root else None)
+        assert (got is None) == (rank != root)
+        assert rank != root or [r[0] for r in received] == list(range(n))
+        comm.scatter([np.full((1, 2), place, dtype) for place in range(n)] if rank == root else None, part, root)
+        assert (part == rank).all()
+        comm.barrier()
+
+
+def test_what_is_wrong_is_found_in_the_fast_lanes_too(world):
+    """Overlapping results, other shapes, and messages of another length, after a call that was right."""
+    comm = MpiCommunicator(world.handle, timeout_s=world.timeout_s, direct=True, check=False)
+    n, rank = comm.size, comm.rank
+    memory = np.zeros(4 * n + 4)
+
+    def gather(x, out):
+        return comm.all_gather(x, out=out)
+
+    gather(np.ones(4), memory[: 4 * n])
+    with pytest.raises(ValueError, match="all_gather: out"):
+        gather(memory[:4], memory[: 4 * n])
+    with pytest.raises(ValueError, match="all_gather: out"):
+        gather(np.ones(4), np.zeros(4 * n + 1))
+
+    def exchange(mine, theirs):
+        return comm.all_to_all([np.ones(mine)] * n, [(theirs,)] * n, out=[np.zeros(theirs) for _ in range(n)])
+
+    exchange(2, 2)
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for length in (3, 2, 4, 3):
+        sent = comm.isend(np.ones(length), right, tag=9)
+        if length == 3:
+            assert comm.recv(np.zeros(3), left, tag=9).all()
+        else:
+            with pytest.raises(CollectiveMismatchError, match=r"recv of float64 \(3,\) on rank"):
+                comm.recv(np.zeros(3), left, tag=9)
+        sent.wait()
+        comm.barrier()
+    comm.all_reduce(np.ones(2))

@@ -96,6 +96,10 @@ class Checker:
         finally:
             self._lock.release()
 
+    def has_waiting(self) -> bool:
+        """Say whether calls that do not block are yet to be posted."""
+        return bool(self._waiting)
+
     def flushed(self) -> bool:
         """Post what has been compared; say whether nothing is left. Never blocks."""
         self.advance()

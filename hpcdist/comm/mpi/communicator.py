@@ -17,8 +17,10 @@ from hpcdist.comm.mpi.attendance import attend
 from hpcdist.comm.mpi.check import Checker
 from hpcdist.comm.mpi.crowding import crowded
 from hpcdist.comm.mpi.device import Cuda, agree_on_cuda
+from hpcdist.comm.mpi.express import Express
 from hpcdist.comm.mpi.gate import Gate, gate_bytes
 from hpcdist.comm.mpi.handle import duplicate
+from hpcdist.comm.mpi.mail import Mail
 from hpcdist.comm.mpi.plain import PlainCommunicator
 from hpcdist.comm.mpi.polling import poll
 from hpcdist.comm.mpi.rollcall import RollCall
@@ -92,12 +94,15 @@ class MpiCommunicator(PlainCommunicator):
         self.nodes = self._get_to_know() if nodes is None else tuple(nodes)
         self._recorder = process_recorder()
         self._members = attend(handle)
-        self._blocking = WindowCalls(handle, self._open_window)
+        self.blocking_calls = WindowCalls(handle, self._open_window)
         self._gate = self._make_gate()
         self._checker = Checker(self.plain(), always=self.check) if self.size > 1 else None
-        self._roll_call = roll_call or RollCall(handle if self.size == 1 else duplicate(handle, timeout_s))
-        self._seat = self._roll_call.enroll(self, handle)
+        self.roll_call = roll_call or RollCall(handle if self.size == 1 else duplicate(handle, timeout_s))
+        self._seat = self.roll_call.enroll(self, handle)
         self._under_way: dict[int, Operation] = {}
+        lane = None if self._gate is None or self.check else Express(self, self._gate, self._recorder, self._members)
+        self._express = lane
+        self._mail = Mail(self, self._recorder, self._members) if self.size > 1 and not self.check else None
 
     @classmethod
     def adopt(cls, host: MPI.Comm | int, *, timeout_s: float = 1800.0, **options: Any) -> Self:
@@ -163,10 +168,14 @@ class MpiCommunicator(PlainCommunicator):
     # ---- the verbs, blocking
     def all_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Array:
         """Combine ``x`` of all ranks; see the base class. Collective over the group."""
+        if self._express is not None and out is not None and self._express.all_reduce(x, op, out):
+            return out
         return self._complete(verbs.all_reduce(self, x, ReduceOp(op), out))
 
     def reduce(self, x: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Array | None:
         """Combine ``x`` of all ranks on the root; see the base class. Collective over the group."""
+        if self._express is not None and self._express.reduce(x, root, op, out):
+            return out if self.rank == root else None
         return self._complete(verbs.reduce(self, x, root, ReduceOp(op), out))
 
     def reduce_scatter(
@@ -179,35 +188,61 @@ class MpiCommunicator(PlainCommunicator):
         out: Array | None = None,
     ) -> Array:
         """Combine ``x`` of all ranks and keep a slice; see the base class. Collective over the group."""
+        express = self._express
+        if express is not None and out is not None and express.reduce_scatter(x, dim, op, sizes, out):
+            return out
         return self._complete(verbs.reduce_scatter(self, x, dim, ReduceOp(op), sizes, out))
 
     def all_gather(
         self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None, out: Array | None = None
     ) -> Array:
         """Join the arrays of all ranks; see the base class. Collective over the group."""
+        if self._express is not None and out is not None and self._express.all_gather(x, dim, sizes, out):
+            return out
         return self._complete(verbs.all_gather(self, x, dim, sizes, out))
 
     def all_to_all(
         self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], *, out: Sequence[Array] | None = None
     ) -> list[Array]:
         """Exchange one array with every rank; see the base class. Collective over the group."""
+        if self._express is not None and out is not None and self._express.all_to_all(parts, shapes, out):
+            return list(out)
         return self._complete(verbs.all_to_all(self, parts, shapes, out))
 
     def broadcast(self, x: Array, root: int = 0, *, out: Array | None = None) -> Array:
         """Return the root's ``x``; see the base class. Collective over the group."""
+        if self._express is not None and out is not None and self._express.broadcast(x, root, out):
+            return out
         return self._complete(verbs.broadcast(self, x, root, out))
 
     def gather(self, x: Array, root: int = 0, *, out: Sequence[Array] | None = None) -> list[Array] | None:
         """Return the arrays of all ranks on the root; see the base class. Collective over the group."""
+        if self._express is not None and self._express.gather(x, root, out):
+            return list(out or ()) if self.rank == root else None
         return self._complete(verbs.gather(self, x, root, out))
 
     def scatter(self, parts: Sequence[Array] | None, out: Array, root: int = 0) -> Array:
         """Receive one of the root's parts; see the base class. Collective over the group."""
+        if self._express is not None and self._express.scatter(parts, out, root):
+            return out
         return self._complete(verbs.scatter(self, parts, out, root))
 
     def barrier(self) -> None:
         """Wait until every rank of the group is here. Collective over the group."""
-        self._complete(verbs.barrier(self))
+        if self._express is None or not self._express.barrier():
+            self._complete(verbs.barrier(self))
+
+    # ---- messages
+    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
+        """Post :meth:`send`. Point to point."""
+        sent = None if self._mail is None else self._mail.send(x, dest, tag)
+        return super().isend(x, dest, tag) if sent is None else sent
+
+    def recv(self, out: Array, source: int | None = None, tag: int = 0) -> Array:
+        """Receive into ``out``; see the base class. Point to point."""
+        if self._mail is not None and self._mail.recv(out, source, tag):
+            return out
+        return super().recv(out, source, tag)
 
     # ---- groups
     def dup(self, *, check: bool | None = None) -> Self:
@@ -247,7 +282,7 @@ class MpiCommunicator(PlainCommunicator):
             "check": self.check,
             "nodes": nodes,
             "direct": self.direct,
-            "roll_call": self._roll_call,
+            "roll_call": self.roll_call,
         }
 
     # ---- what the roll call asks
@@ -259,6 +294,39 @@ class MpiCommunicator(PlainCommunicator):
     def open_messages(self) -> list[tuple[str, int | None]]:
         """Return the messages of this rank that are under way: "send" or "recv", and the other rank or None."""
         return [(o.verb, o.terms[0]) for o in list(self._under_way.values()) if o.verb in _MESSAGES]  # type: ignore[misc]
+
+    # ---- what the fast lanes need
+    def has_waiting(self) -> bool:
+        """Say whether calls that were posted are yet to be compared, and have to go first."""
+        return self._checker is not None and self._checker.has_waiting()
+
+    def count(self, *, message: bool = False) -> int:
+        """Count a collective, or a message; return its number."""
+        self._numbers[message] = number = self._numbers[message] + 1
+        return number
+
+    def keep(self, operation: Operation, ticket: int) -> dict[str, Any]:
+        """Keep what was posted until it has ended; return what has to be called then, and when a wait lasts long."""
+        self._under_way[ticket] = operation
+
+        def ended(failed: bool) -> None:
+            self._under_way.pop(ticket, None)
+            self._recorder.end(ticket, failed=failed)
+
+        def late(elapsed_s: float) -> None:
+            self._recorder.wait(ticket, elapsed_s)
+            try:
+                self._ask(operation, elapsed_s)
+            except CollectiveMismatchError:
+                self._recorder.end(ticket, failed=True)
+                raise
+
+        return {"ended": ended, "late": late}
+
+    def wait_at_gate(self, operation: Operation) -> None:
+        """Wait until all have come to a call that this rank has come to."""
+        assert self._gate is not None
+        self._gate.wait(operation, self.timeout_s, functools.partial(self._ask, operation))
 
     # ---- what the verbs are made of
     def _meet(self, verb: str) -> None:
@@ -274,28 +342,15 @@ class MpiCommunicator(PlainCommunicator):
 
     def _launch(self, plan: verbs.Plan[T], operation: Operation) -> Work[T]:
         """Post a verb, now or when it has been compared; record when it is done, and whether somebody waits for it."""
-        self._roll_call.callers.add(threading.get_ident())
-        ticket = self._recorder.begin(operation, self._members)
-        self._under_way[ticket] = operation
-
-        def ended(failed: bool) -> None:
-            self._under_way.pop(ticket, None)
-            self._recorder.end(ticket, failed=failed)
-
-        def late(elapsed_s: float) -> None:
-            self._recorder.wait(ticket, elapsed_s)
-            try:
-                self._ask(operation, elapsed_s)
-            except CollectiveMismatchError:
-                self._recorder.end(ticket, failed=True)
-                raise
+        self.roll_call.callers.add(threading.get_ident())
+        kept = self.keep(operation, self._recorder.begin(operation, self._members))
 
         def post() -> MpiWork[T]:
-            return self._work(plan, operation, plan.post(self._posting), ended=ended, late=late)
+            return self._work(plan, operation, plan.post(self._posting), **kept)
 
         if self._checker is None or plan.verb in _MESSAGES or not self._checker.concerns(operation):
             return post()
-        return self._checker.announce(operation, plan.sizes, post, ended=ended, late=late, limit_s=self.timeout_s)
+        return self._checker.announce(operation, plan.sizes, post, **kept, limit_s=self.timeout_s)
 
     def _complete(self, plan: verbs.Plan[T]) -> T:
         """Carry out a collective: by blocking calls where all ranks have come."""
@@ -304,11 +359,11 @@ class MpiCommunicator(PlainCommunicator):
             return super()._post(plan, operation).wait()
         if self._gate is None and not plan.blocking:
             return self._launch(plan, operation).wait()
-        self._roll_call.callers.add(threading.get_ident())
+        self.roll_call.callers.add(threading.get_ident())
         ticket, failed = self._recorder.begin(operation, self._members, limit_s=self.timeout_s), True
         try:
             self._assemble(plan, operation)
-            posted = plan.post(self._blocking)
+            posted = plan.post(self.blocking_calls)
             value = self._work(plan, operation, posted).wait() if any(posted) else plan.finish()
             failed = False
         finally:
@@ -341,7 +396,7 @@ class MpiCommunicator(PlainCommunicator):
         """Find out what keeps the others."""
         if self._gate is not None and not operation.blocking and operation.verb not in _MESSAGES:
             self._gate.check_posted(operation)
-        self._roll_call.late(self._seat, operation, elapsed_s)
+        self.roll_call.late(self._seat, operation, elapsed_s)
 
 
 def _nothing() -> None:

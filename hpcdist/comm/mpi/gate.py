@@ -24,7 +24,7 @@ from hpcdist.comm.mpi.polling import Late, poll
 from hpcdist.comm.operation import Operation, describe, disagreement, signature
 from hpcdist.errors import CollectiveMismatchError, DistTimeoutError, explain
 
-__all__ = ["Gate", "gate_bytes"]
+__all__ = ["Gate", "crc", "gate_bytes"]
 
 _WORD_BYTES = 8
 _KEPT = 2
@@ -36,6 +36,8 @@ _VISIBLE_S = 2e-3
 """Any store of one core is seen by the others long before."""
 _MIXED_S = 0.05
 """So long after a rank has come, nobody can be about to come to a call before one that it has posted."""
+_GLANCES = 100
+"""How often a rank looks before it begins to wait: some ten microseconds."""
 _TELL_S = 5.0
 """For ranks that differ to say what they called."""
 
@@ -64,7 +66,7 @@ class Gate:
         rows = [words[row * size : (row + 1) * size] for row in range(2 * (_KEPT + 1))]
         self._came, self._told, self._posted, self._entered = rows[:_KEPT], rows[_KEPT:-2], rows[-2], rows[-1]
         self._texts = len(words) * _WORD_BYTES
-        self._count = 0
+        self._count = self._mine = 0
 
     def post(self, number: int) -> None:
         """Say that this rank has posted its call ``number`` on the group without blocking."""
@@ -91,16 +93,27 @@ class Gate:
         DistTimeoutError
             On every rank: names those that have not come, or that have given up.
         """
-        self._count += 1
-        place, number = self._count % _KEPT, operation.number
-        mine = self._count << _CHECKSUM_BITS | _checksum(number, signature(operation))
+        if not self.arrive(operation.number, crc(signature(operation))):
+            self.wait(operation, limit_s, late)
+
+    def arrive(self, number: int, crc: int) -> bool:
+        """Say that this rank has come to a call; say whether all others have come to the same one."""
+        self._count = count = self._count + 1
+        place, size = count % _KEPT, self._size
+        mine = self._mine = count << _CHECKSUM_BITS | _checksum(number, crc)
         self._entered[self._rank] = number
         self._came[place][self._rank] = mine
-        everyone = mine.to_bytes(_WORD_BYTES, sys.byteorder) * self._size
-        at = place * len(everyone)
-        memory, end = self._memory, at + len(everyone)
-        if memory[at:end] == everyone == memory[at:end]:
-            return
+        everyone = mine.to_bytes(_WORD_BYTES, sys.byteorder) * size
+        memory, at = self._memory, place * size * _WORD_BYTES
+        end = at + size * _WORD_BYTES
+        for _ in range(_GLANCES):  # noqa: SIM110 (any() is slower)
+            if memory[at:end] == everyone == memory[at:end]:
+                return True
+        return False
+
+    def wait(self, operation: Operation, limit_s: float, late: Late | None = None) -> None:
+        """Wait until all ranks have come, with the same call as this one; see :meth:`enter`."""
+        place, mine = self._count % _KEPT, self._mine
         if any(word != mine for word in self._wait(operation, place, mine, limit_s, late)):
             self._compare(operation, place)
 
@@ -192,13 +205,14 @@ def _code(word: int) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _crc(text: str) -> int:
+def crc(text: str) -> int:
+    """Return a checksum of what a call is."""
     return zlib.crc32(text.encode())
 
 
-def _checksum(number: int, text: str) -> int:
+def _checksum(number: int, crc: int) -> int:
     """Return a checksum of a call: of what it is, and how many others there were before."""
-    return max((_crc(text) ^ number * 0x9E3779B1) >> 8 & (1 << _CHECKSUM_BITS) - 1, _FIRST_CHECKSUM)
+    return max((crc ^ number * 0x9E3779B1) >> 8 & (1 << _CHECKSUM_BITS) - 1, _FIRST_CHECKSUM)
 
 
 def _mixed(operation: Operation, others: list[int], how: str) -> CollectiveMismatchError:

@@ -40,7 +40,7 @@ _installed: list[_Guard] = []
 def install(comm: MpiCommunicator) -> None:
     """Tie the ends of the ranks of ``comm`` together, once a process. Collective over ``comm``."""
     if not _installed:
-        guard = _Guard(comm.plain(), comm._roll_call)
+        guard = _Guard(comm.plain(), comm.roll_call)
         _installed.append(guard)
         watchdog.own(guard.end_job)
         flight_folder.enter_launcher()

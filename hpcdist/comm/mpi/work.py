@@ -15,7 +15,7 @@ from hpcdist.comm.operation import Operation
 from hpcdist.comm.work import Work
 from hpcdist.errors import DistError
 
-__all__ = ["MpiWork", "sweep"]
+__all__ = ["MpiWork", "failure", "sweep"]
 
 T = TypeVar("T")
 
@@ -164,6 +164,14 @@ class MpiWork(Work[T]):
 
     def __del__(self) -> None:
         self._abandon(self._ended)
+
+
+def failure(operation: Operation, error: MPI.Exception) -> DistError:
+    """Return the error for a call that MPI refused or gave up."""
+    reason = MPI.Get_error_string(error.Get_error_code())
+    if error.Get_error_class() == MPI.ERR_TRUNCATE:
+        return operation.mismatched(reason)
+    return operation.failed(reason)
 
 
 def sweep() -> None:
