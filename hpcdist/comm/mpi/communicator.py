@@ -22,12 +22,12 @@ from hpcdist.comm.mpi.gate import Gate, gate_bytes
 from hpcdist.comm.mpi.handle import duplicate
 from hpcdist.comm.mpi.mail import Mail
 from hpcdist.comm.mpi.plain import PlainCommunicator
-from hpcdist.comm.mpi.polling import poll
-from hpcdist.comm.mpi.rollcall import RollCall
+from hpcdist.comm.mpi.polling import Late, poll
+from hpcdist.comm.mpi.rollcall import RollCall, Seat
 from hpcdist.comm.mpi.shared import node_name, share
 from hpcdist.comm.mpi.window import Window, WindowCalls, window_bytes
 from hpcdist.comm.mpi.work import MpiWork, sweep
-from hpcdist.comm.operation import Operation
+from hpcdist.comm.operation import Operation, call_site
 from hpcdist.comm.recorder import process_recorder
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Work
@@ -263,6 +263,8 @@ class MpiCommunicator(PlainCommunicator):
         DistError
             If operations are still under way.
         """
+        if self.freed:
+            return
         sweep()
         if self._checker is not None:
             self._checker.advance()
@@ -273,6 +275,7 @@ class MpiCommunicator(PlainCommunicator):
             raise DistError(explain(what, got=got, expected="none", do=do))
         if self._checker is not None:
             self._checker.side.free()
+        self._express = self._mail = None
         super().free()
 
     def _options(self, handle: MPI.Intracomm) -> dict[str, Any]:
@@ -329,6 +332,31 @@ class MpiCommunicator(PlainCommunicator):
         self._gate.wait(operation, self.timeout_s, functools.partial(self._ask, operation))
 
     # ---- what the verbs are made of
+    def _create(self, ranks: Sequence[int], late: Late | None) -> MPI.Intracomm:
+        seat, operation = self._creation(ranks)
+        ticket, failed = self._recorder.begin(operation, seat.key, limit_s=self.timeout_s), True
+        try:
+            with self.roll_call.creating(seat):
+                handle = super()._create(ranks, late or functools.partial(self.roll_call.late, seat, operation))
+            failed = False
+        finally:
+            self._recorder.end(ticket, failed=failed)
+        return handle
+
+    def _creation(self, ranks: Sequence[int]) -> tuple[Seat, Operation]:
+        """Return what stands for a group that is yet to be formed, and the forming of it."""
+        everyone = sorted(ranks)
+        seat = self.roll_call.reserve(self.handle, everyone)
+        peers = f"rank {', '.join(str(rank) for rank in everyone if rank != self.rank)}"
+        place = (self.rank, self.size, self.name, self.roll_call.num_created(seat) + 1)
+        return seat, Operation("create_group", *place, None, None, (tuple(ranks),), peers, call_site())
+
+    def _convene(self, verb: str) -> None:
+        if self._gate is None:
+            super()._convene(verb)
+        else:
+            self._meet(verb)  # all pass or none does
+
     def _meet(self, verb: str) -> None:
         self._complete(verbs.meeting(self, verb, ()))
 
@@ -380,8 +408,9 @@ class MpiCommunicator(PlainCommunicator):
         if self._checker is not None and not poll(self._checker.flushed, self.timeout_s, late):
             raise operation.timed_out(self.timeout_s)
         if self._gate is None:
-            met = verbs.barrier(self).post(self._posting)  # has a time limit, which blocking calls have not
-            self._work(plan._replace(finish=_nothing), operation, met, late=late).wait()
+            for _ in range(2):  # the first may have been posted by ranks that have given up since, the second is not
+                met = verbs.barrier(self).post(self._posting)  # has a time limit, which blocking calls have not
+                self._work(plan._replace(finish=_nothing), operation, met, late=late).wait()
 
     def _compare(self, checker: Checker, plan: verbs.Plan[Any], operation: Operation) -> None:
         comparison = checker.compare(operation, plan.sizes)

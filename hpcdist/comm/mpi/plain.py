@@ -15,6 +15,7 @@ from hpcdist.comm.mpi import assembly, chunks, progress, verbs
 from hpcdist.comm.mpi.calls import Calls
 from hpcdist.comm.mpi.device import Cuda
 from hpcdist.comm.mpi.handle import duplicate
+from hpcdist.comm.mpi.polling import Late
 from hpcdist.comm.mpi.work import MpiWork
 from hpcdist.comm.operation import Operation, call_site
 from hpcdist.comm.reduce_op import ReduceOp
@@ -170,29 +171,31 @@ class PlainCommunicator(Communicator):
         Collective over the group: ranks that want no part call it with ``color=None``.
         """
         arguments.check_split(color, key)
-        self._meet("split")  # has a time limit, which MPI_Comm_split has not
+        self._convene("split")  # has a time limit, which MPI_Comm_split has not
         handle = self.handle.Split(MPI.UNDEFINED if color is None else color, key)
         return None if handle == MPI.COMM_NULL else self._derived(handle, f"{self.name}/{color}")
 
     def create_group(self, ranks: Sequence[int]) -> Self:
         """Return the group of these ``ranks``, in this order. Collective over ``ranks``."""
+        self.check_usable("create_group")
         arguments.check_members(ranks, self.rank, self.size)
-        assembly.assemble(self, ranks)  # has a time limit, which MPI_Comm_create_group has not
-        handle = self.handle.Create_group(self.handle.Get_group().Incl(list(ranks)))
-        return self._derived(handle, f"{self.name}/{list(ranks)}")
+        return self._derived(self._create(ranks, None), f"{self.name}/{list(ranks)}")
 
     def split_node(self) -> Self:
         """Return the group of ranks that share this rank's memory. Collective over the group."""
-        self._meet("split_node")
+        self._convene("split_node")
         return self._derived(self.handle.Split_type(MPI.COMM_TYPE_SHARED, self.rank), f"{self.name}/node")
 
     def dup(self, *, check: bool | None = None) -> Self:  # noqa: ARG002 (subclasses can)
         """Return the same ranks with a message space of their own; see the base class. Collective over the group."""
+        self.check_usable("dup")
         return self._derived(duplicate(self.handle, self.timeout_s), self.name)
 
     def free(self) -> None:
         """Give back the message space; it cannot be used any more. Collective over the group."""
-        self.handle.Free()
+        if not self.freed:
+            self.handle.Free()
+            super().free()
 
     # ---- what the verbs are made of
     def _derived(self, handle: MPI.Comm, name: str) -> Self:
@@ -210,8 +213,21 @@ class PlainCommunicator(Communicator):
         inherited = ("timeout_s", "reproducible", "max_count", "cuda")
         return {name: getattr(self, name) for name in inherited}
 
+    def _create(self, ranks: Sequence[int], late: Late | None) -> MPI.Intracomm:
+        """Return a handle on these ranks. Collective over ``ranks``."""
+        assembly.assemble(self, ranks, late)  # has a time limit, which MPI_Comm_create_group has not
+        return self.handle.Create_group(self.handle.Get_group().Incl(list(ranks)))
+
+    def _convene(self, verb: str) -> None:
+        """Wait until all ranks are about to do ``verb``, and none has given up.
+
+        A rank that comes late finds that the others have come, although they may be gone: they do not come again.
+        """
+        self._meet(verb)
+        self._meet(verb)
+
     def _meet(self, verb: str) -> None:
-        """Wait until all ranks are about to do ``verb``."""
+        """Wait until all ranks have come to ``verb``."""
         self._start(verbs.meeting(self, verb, ())).wait()
 
     def _start(self, plan: verbs.Plan[T]) -> Work[T]:
@@ -220,6 +236,7 @@ class PlainCommunicator(Communicator):
 
     def _operation(self, plan: verbs.Plan[Any]) -> Operation:
         """Say what is about to be posted; count it, messages by themselves, as ranks have different numbers of them."""
+        self.check_usable(plan.verb)
         is_message = plan.peers is not None
         self._numbers[is_message] += 1
         shape, dtype = (None, None) if plan.x is None else (plan.x.shape, plan.x.dtype)

@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +27,8 @@ from mpi4py import MPI
 
 from hpcdist import config
 from hpcdist.comm import watchdog
-from hpcdist.comm.mpi.standstill import Statement, circle, stuck
+from hpcdist.comm.members import name_members
+from hpcdist.comm.mpi.standstill import CREATION, Statement, circle, stuck
 from hpcdist.comm.operation import Operation, describe, disagreement, signature
 from hpcdist.errors import CollectiveMismatchError, DistNetworkError, explain
 
@@ -94,6 +96,7 @@ class RollCall:
         self._handle, self._rank = handle, handle.Get_rank()
         self._group = handle.Get_group()
         self._seats: Counter[tuple[int, ...]] = Counter()
+        self._created: Counter[str] = Counter()
         self._groups: dict[str, tuple[weakref.ref[Group], Seat]] = {}
         self._counts: dict[str, Callable[[], int]] = {}
         self._lock = threading.Lock()
@@ -113,6 +116,26 @@ class RollCall:
         self._groups[key] = (weakref.ref(group, lambda _: self._groups.pop(key, None)), seat)
         self._counts[key] = group.num_collectives
         return seat
+
+    def reserve(self, handle: MPI.Intracomm, ranks: Sequence[int]) -> Seat:
+        """Return what stands for the forming of groups of some ranks of a group, which is collective over them only."""
+        members = tuple(MPI.Group.Translate_ranks(handle.Get_group(), ranks, self._group))
+        return Seat(f"{name_members(members)}{CREATION}", _short(members))
+
+    def num_created(self, seat: Seat) -> int:
+        """Return how many groups of these ranks this rank has formed."""
+        return self._created[seat.key]
+
+    @contextmanager
+    def creating(self, seat: Seat) -> Iterator[None]:
+        """Form a group of these ranks in this block; it does not count if that fails."""
+        self.callers.add(threading.get_ident())
+        self._created[seat.key] += 1
+        try:
+            yield
+        except BaseException:
+            self._created[seat.key] -= 1
+            raise
 
     def late(self, seat: Seat, operation: Operation, elapsed_s: float) -> None:
         """Take part in the roll call, from inside a wait for ``operation`` that has lasted ``elapsed_s`` seconds.
@@ -138,7 +161,7 @@ class RollCall:
         """Tell who asks that this rank has left the job, and ``how``; to be called again and again. Never blocks."""
         for source, (kind, number, _) in self._messages():
             if kind == _ASK:
-                counts = {key: count() for key, count in self._counts.items()}
+                counts = {key: count() for key, count in self._counts.items()} | self._created
                 messages = [message for group, seat in self._known() for message in _open_messages(group, seat)]
                 self._send(source, (_LEFT, number, (how, {"counts": counts, "messages": messages})))
 
@@ -158,7 +181,7 @@ class RollCall:
             number=o.number,
             signature=signature(o),
             awaited=awaited,
-            counts={seat.key: group.num_collectives() for group, seat in self._known()},
+            counts={seat.key: group.num_collectives() for group, seat in self._known()} | self._created,
             messages=[message for group, seat in self._known() for message in _open_messages(group, seat)],
             alone=len(self.callers) < 2,
         )

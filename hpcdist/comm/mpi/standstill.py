@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Statement", "circle", "stuck"]
+__all__ = ["CREATION", "Statement", "circle", "stuck"]
+
+CREATION = "#new"
+"""At the end of a key: of the forming of groups of some ranks. A rank that does not know it has formed none."""
 
 
 class Statement(NamedTuple):
@@ -47,7 +50,8 @@ class Statement(NamedTuple):
         if other.rank not in self.awaited or not other.alone:
             return False
         if self.key:
-            return other.counts.get(self.key, self.number) < self.number
+            unknown = 0 if self.key.endswith(CREATION) else self.number
+            return other.counts.get(self.key, unknown) < self.number
         counterpart = "recv" if self.verb == "send" else "send"  # a long message may just take its time
         return not any(verb == counterpart and peer in (None, self.rank) for verb, peer in other.messages)
 
