@@ -34,7 +34,7 @@ def check_questions(comm):
         assert mesh.size() == comm.size
         assert mesh.get_rank() == comm.rank
         assert mesh.mesh_dim_names == mesh.axis_names
-        np.testing.assert_array_equal(mesh.ranks, ranks)
+        np.testing.assert_array_equal(mesh.mesh, ranks)
 
 
 def check_groups(comm):
@@ -44,7 +44,8 @@ def check_groups(comm):
             assert group.rank == mesh.get_coordinate()[axis]
             gathered = group.all_gather(np.array([comm.rank])).tolist()
             assert gathered == row(ranks, mesh.get_coordinate(), [axis]).tolist()
-            assert mesh.get_group(mesh.axis_names[axis]) is group
+            assert mesh.get_group(mesh_dim=mesh.axis_names[axis]) is group
+            assert [comm.members[rank] for rank in gathered] == list(group.members)
 
 
 def check_parts(comm):

@@ -193,6 +193,9 @@ def check_gather_and_scatter(comm):
         with pytest.raises(ValueError, match=f"_list on rank {comm.rank}, root {root}"):
             call(None if is_root else arrays)
     comm.barrier()
+    dist.gather(mine, outs if is_root else [], dst=root)
+    dist.scatter(out, arrays if is_root else [], src=root)
+    equal(out, mine, "an empty list elsewhere is none")
 
 
 def check_reduce_scatter(comm):
@@ -240,7 +243,7 @@ def check_all_to_all(comm):
     once(comm, lambda wait: dist.all_to_all_single(joined, whole, *sizes, async_op=wait))
     equal(joined, np.concatenate(outs))
     x, out = np.arange(2 * comm.size) + 100 * comm.rank, np.empty(2 * comm.size, int)
-    dist.all_to_all_single(out, x)
+    dist.all_to_all_single(out, x, [], [])
     equal(out, np.concatenate([np.arange(2 * comm.rank, 2 * comm.rank + 2) + 100 * r for r in range(comm.size)]))
 
 
@@ -386,7 +389,7 @@ def check_objects(comm):
     assert [v["rank"] for v in found] == list(range(comm.size))
     root = comm.size - 1
     gathered = [None] * comm.size if comm.rank == root else None
-    dist.gather_object(value, gathered, dst=root)
+    dist.gather_object(value, [] if gathered is None else gathered, dst=root)
     for rank, v in enumerate(gathered or []):
         equal(v["a"], np.arange(10_000) * rank)
     items = [comm.rank, value, None]
@@ -581,6 +584,31 @@ def check_count_and_end_of_groups(comm):
 
 
 # ---- questions and arguments
+def check_a_group_that_was_freed(comm):
+    """Whatever is asked of it is an error, by PyTorch's functions and by the communicator's own."""
+    group = comm.dup()
+    dist.barrier(group)
+    dist.destroy_process_group(group)
+    x = np.ones(2)
+    for call in (
+        lambda: dist.barrier(group),
+        lambda: dist.all_reduce(x, group=group),
+        lambda: dist.all_reduce(x, group=group, async_op=True),
+        lambda: dist.broadcast(x, group_src=0, group=group),
+        lambda: dist.isend(x, group_dst=0, group=group),
+        lambda: dist.irecv(x, group_src=0, group=group),
+        lambda: dist.all_gather_object([None] * comm.size, 1, group),
+        lambda: dist.split_group(group, [range(comm.size)]),
+        lambda: group.split(0),
+        group.split_node,
+        group.dup,
+    ):
+        with pytest.raises(dist.DistError, match="the group has been freed"):
+            call()
+    group.free()
+    comm.barrier()
+
+
 def check_questions(comm):
     assert dist.is_initialized()
     assert (dist.get_rank(), dist.get_world_size(), dist.get_node_local_rank()) == (comm.rank, comm.size, comm.rank)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         is_ucc_available,
         is_xccl_available,
     )
+    from hpcdist.comm.barriers import barrier, breakpoint, monitored_barrier
     from hpcdist.comm.coalescing import coalescing_manager
     from hpcdist.comm.collectives import (
         all_gather,
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
         all_gather_single,
         all_to_all,
         all_to_all_single,
-        barrier,
         broadcast,
         gather,
-        monitored_barrier,
         scatter,
     )
     from hpcdist.comm.communicator import Communicator
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from hpcdist.comm.file_store import FileStore
     from hpcdist.comm.future import Future
     from hpcdist.comm.groups import new_group, new_subgroups, new_subgroups_by_enumeration, split_group
+    from hpcdist.comm.hash_store import HashStore
     from hpcdist.comm.init import get_default, using_group
     from hpcdist.comm.label import record_comm
     from hpcdist.comm.local import LocalCommunicator
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         scatter_object_list,
         send_object_list,
     )
+    from hpcdist.comm.prefix_store import PrefixStore
     from hpcdist.comm.process_group import (
         GroupMember,
         ProcessGroup,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
         init_process_group,
         is_initialized,
     )
-    from hpcdist.comm.reduce_op import PremulSum, ReduceOp
+    from hpcdist.comm.reduce_op import ReduceOp
     from hpcdist.comm.reducing import (
         all_reduce,
         all_reduce_coalesced,
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
         reduce_scatter_tensor,
         supports_complex,
     )
-    from hpcdist.comm.store import HashStore, PrefixStore, Store
+    from hpcdist.comm.store import Store
     from hpcdist.comm.work import Work
     from hpcdist.errors import (
         CollectiveMismatchError,
@@ -116,7 +117,6 @@ __all__ = [
     "NonMember",
     "P2POp",
     "PrefixStore",
-    "PremulSum",
     "ProcessGroup",
     "QueueEmptyError",
     "ReduceOp",
@@ -132,6 +132,7 @@ __all__ = [
     "all_to_all_single",
     "barrier",
     "batch_isend_irecv",
+    "breakpoint",
     "broadcast",
     "broadcast_object_list",
     "coalescing_manager",
@@ -196,10 +197,10 @@ _NAMES = {
         "get_default_backend_for_device is_available is_backend_available is_gloo_available is_mpi_available "
         "is_nccl_available is_torchelastic_launched is_ucc_available is_xccl_available"
     ),
+    "hpcdist.comm.barriers": "barrier breakpoint monitored_barrier",
     "hpcdist.comm.coalescing": "coalescing_manager",
     "hpcdist.comm.collectives": (
-        "all_gather all_gather_into_tensor all_gather_single all_to_all all_to_all_single barrier broadcast "
-        "gather monitored_barrier scatter"
+        "all_gather all_gather_into_tensor all_gather_single all_to_all all_to_all_single broadcast gather scatter"
     ),
     "hpcdist.comm.communicator": "Communicator",
     "hpcdist.comm.debug": "DebugLevel get_debug_level set_debug_level set_debug_level_from_env",
@@ -207,6 +208,7 @@ _NAMES = {
     "hpcdist.comm.file_store": "FileStore",
     "hpcdist.comm.future": "Future",
     "hpcdist.comm.groups": "new_group new_subgroups new_subgroups_by_enumeration split_group",
+    "hpcdist.comm.hash_store": "HashStore",
     "hpcdist.comm.init": "get_default using_group",
     "hpcdist.comm.label": "record_comm",
     "hpcdist.comm.local": "LocalCommunicator",
@@ -219,16 +221,17 @@ _NAMES = {
     "hpcdist.comm.object_collectives": (
         "all_gather_object broadcast_object_list gather_object recv_object_list scatter_object_list send_object_list"
     ),
+    "hpcdist.comm.prefix_store": "PrefixStore",
     "hpcdist.comm.process_group": (
         "GroupMember ProcessGroup default_pg_timeout destroy_process_group get_pg_count group "
         "init_process_group is_initialized"
     ),
-    "hpcdist.comm.reduce_op": "PremulSum ReduceOp",
+    "hpcdist.comm.reduce_op": "ReduceOp",
     "hpcdist.comm.reducing": (
         "all_reduce all_reduce_coalesced reduce reduce_scatter reduce_scatter_single reduce_scatter_tensor "
         "supports_complex"
     ),
-    "hpcdist.comm.store": "HashStore PrefixStore Store",
+    "hpcdist.comm.store": "Store",
     "hpcdist.comm.work": "Work",
     "hpcdist.errors": (
         "CollectiveMismatchError DistBackendError DistError DistNetworkError DistStoreError DistTimeoutError "

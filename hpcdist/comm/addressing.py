@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from hpcdist.array import Array, is_array
 from hpcdist.comm.communicator import Communicator
@@ -18,10 +18,13 @@ __all__ = [
     "check_device",
     "known",
     "member",
+    "on_root",
     "place",
     "rank_in",
     "written",
 ]
+
+L = TypeVar("L", bound=Sequence[Any])
 
 DEVICES = ("cpu", "cuda")
 
@@ -173,6 +176,23 @@ def arrays(verb: str, name: str, xs: Any, size: int, *, write: bool = False) -> 
         raise ValueError(explain(f"{verb}: {name}", got=f"{len(xs)} arrays", expected=f"{size}, one a rank"))
     take = written if write else array
     return [take(verb, f"{name}[{rank}]", x) for rank, x in enumerate(xs)]
+
+
+def on_root(verb: str, name: str, xs: L | None, comm: Communicator, root: int) -> L | None:
+    """Return the list that the root gives; None elsewhere, where none, or an empty one, is given.
+
+    Raises
+    ------
+    ValueError
+        If the root gives none, or another rank gives one.
+    """
+    if comm.rank != root and not xs:
+        return None
+    if xs is None or comm.rank != root:
+        got, expected = "None" if xs is None else "a list", "a list on the root, None elsewhere"
+        text = f"{verb}: {name} on rank {comm.members[comm.rank]}, root {comm.members[root]}"
+        raise ValueError(explain(text, got=got, expected=expected))
+    return xs
 
 
 def check_device(verb: str, device: object) -> None:

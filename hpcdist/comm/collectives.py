@@ -1,4 +1,4 @@
-"""PyTorch's collectives that move values: broadcast, gathers, scatter, exchanges, barriers.
+"""PyTorch's collectives that move values: broadcast, gathers, scatter, exchanges.
 
 They write into the caller's arrays; a blocking call returns None, one with ``async_op=True`` the work.
 """
@@ -6,17 +6,14 @@ They write into the caller's arrays; a blocking call returns None, one with ``as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from itertools import accumulate
 from typing import Any
 
 from hpcdist.array import Array
-from hpcdist.comm.addressing import GroupLike, array, arrays, member, place, written
+from hpcdist.comm.addressing import GroupLike, array, arrays, member, on_root, place, written
 from hpcdist.comm.coalescing import Part, collecting
 from hpcdist.comm.communicator import Communicator
-from hpcdist.comm.future import Pending, seconds
-from hpcdist.comm.monitored import monitored_barrier as _monitored_barrier
-from hpcdist.comm.process_group import limited
+from hpcdist.comm.future import Pending
 from hpcdist.comm.reducing import joinable, layout_of, overlaps
 from hpcdist.comm.work import Then
 from hpcdist.errors import explain
@@ -27,10 +24,8 @@ __all__ = [
     "all_gather_single",
     "all_to_all",
     "all_to_all_single",
-    "barrier",
     "broadcast",
     "gather",
-    "monitored_barrier",
     "scatter",
 ]
 
@@ -151,7 +146,8 @@ def gather(
     comm = member("gather", group)
     root = place("gather", comm, "dst", dst, group_dst, default=0)
     x = array("gather", "tensor", tensor)
-    outs = _root_list("gather", "gather_list", gather_list, comm, root, write=True)
+    given = on_root("gather", "gather_list", gather_list, comm, root)
+    outs = None if given is None else arrays("gather", "gather_list", given, comm.size, write=True)
     if async_op:
         return Pending(comm.igather(x, root, out=outs), outs or [], comm.members)
     comm.gather(x, root, out=outs)
@@ -182,7 +178,8 @@ def scatter(
     comm = member("scatter", group)
     root = place("scatter", comm, "src", src, group_src, default=0)
     out = written("scatter", "tensor", tensor)
-    parts = _root_list("scatter", "scatter_list", scatter_list, comm, root)
+    given = on_root("scatter", "scatter_list", scatter_list, comm, root)
+    parts = None if given is None else arrays("scatter", "scatter_list", given, comm.size)
     if async_op:
         return Pending(comm.iscatter(parts, out, root), [out], comm.members)
     comm.scatter(parts, out, root)
@@ -222,7 +219,7 @@ def all_to_all_single(
     output, input : array or Tensor, shapes (n, ...) and (m, ...)
         Of one dtype on all ranks.
     output_split_sizes, input_split_sizes : sequence of int, optional
-        Extents along dimension 0 of what comes from each rank, and of what goes to each. Default: all equal.
+        Extents along dimension 0 of what comes from each rank, and of what goes to each. None or empty: all equal.
     group, async_op
         As for :func:`broadcast`.
     """
@@ -231,50 +228,6 @@ def all_to_all_single(
     outs = _split("output", out, output_split_sizes, comm.size)
     parts = _split("input", x, input_split_sizes, comm.size)
     return _exchange(comm, outs, parts, [out], async_op)
-
-
-def barrier(
-    group: GroupLike = None,
-    async_op: bool = False,
-    device_ids: object = None,  # noqa: ARG001 (an array knows where it is)
-    timeout: float | timedelta | None = None,
-) -> Pending | None:
-    """Wait until every rank is here. Collective over ``group``.
-
-    Parameters
-    ----------
-    group, async_op
-        As for :func:`broadcast`.
-    device_ids
-        Dropped.
-    timeout : float or timedelta, optional
-        Limit, in seconds. Default: that of the group.
-    """
-    comm = member("barrier", group)
-    with limited(comm, timeout):
-        if async_op:
-            return Pending(comm.ibarrier(), [], comm.members)
-        comm.barrier()
-    return None
-
-
-def monitored_barrier(
-    group: GroupLike = None,
-    timeout: float | timedelta | None = None,
-    wait_all_ranks: bool = True,  # noqa: ARG001 (always so)
-) -> None:
-    """Wait until every rank is here, and name all that do not come in time, on every rank. Collective over ``group``.
-
-    Parameters
-    ----------
-    group : optional
-        Default: the default group.
-    timeout : float or timedelta, optional
-        Limit, in seconds. Default: that of the group.
-    wait_all_ranks : bool
-        Accepted: all late ranks are always named.
-    """
-    _monitored_barrier(member("monitored_barrier", group), seconds(timeout))
 
 
 # ---- shared by the collectives
@@ -286,17 +239,6 @@ def _exchange(
         return Pending(comm.iall_to_all(parts, shapes, out=outs), results, comm.members)
     comm.all_to_all(parts, shapes, out=outs)
     return None
-
-
-def _root_list(
-    verb: str, name: str, xs: Sequence[Any] | None, comm: Communicator, root: int, *, write: bool = False
-) -> list[Array] | None:
-    """Return the arrays of a list that the root gives, and nobody else."""
-    if (xs is not None) != (comm.rank == root):
-        got, expected = "None" if xs is None else "a list", "a list on the root, None elsewhere"
-        text = f"{verb}: {name} on rank {comm.members[comm.rank]}, root {comm.members[root]}"
-        raise ValueError(explain(text, got=got, expected=expected))
-    return None if xs is None else arrays(verb, name, xs, comm.size, write=write)
 
 
 def _check_mine(verb: str, name: str, out: Array, x: Array, rank: int) -> None:
@@ -319,10 +261,10 @@ def _deal(whole: Array, sizes: Sequence[int], outs: Sequence[Array]) -> None:
 def _split(name: str, x: Array, sizes: Sequence[int] | None, size: int) -> list[Array]:
     """Return the parts of ``x`` along dimension 0."""
     what, extent = f"all_to_all_single: {name}", x.shape[0] if x.ndim else 0
-    if not x.ndim or (sizes is None and extent % size):
+    if not x.ndim or (not sizes and extent % size):
         do = f"pass {name}_split_sizes, the extent of every rank's part"
         raise ValueError(explain(what, got=x.shape, expected=f"dimension 0 that divides by {size} ranks", do=do))
-    parts = [extent // size] * size if sizes is None else [int(n) for n in sizes]
+    parts = [int(n) for n in sizes] if sizes else [extent // size] * size
     if len(parts) != size or min(parts) < 0 or sum(parts) != extent:
         expected = f"{size} extents, none negative, whose sum is {extent}"
         raise ValueError(explain(f"{what}_split_sizes", got=parts, expected=expected))

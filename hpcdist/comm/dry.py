@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from hpcdist.array import Array, namespace
 from hpcdist.comm import arguments
 from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.pieces import own, span, write
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Done, Work
 from hpcdist.errors import explain
@@ -115,7 +116,7 @@ class DryCommunicator(Communicator):
         dim, extents, _ = arguments.all_gather(x, dim, sizes, out, self.rank, self.size)
         shape = (*x.shape[:dim], sum(extents), *x.shape[dim + 1 :])
         whole: Array = namespace(x).zeros(shape, x.dtype)
-        whole[self._mine(dim, extents)] = x
+        whole[span(self.rank, dim, extents)] = x
         self._note("all_gather", self._others(whole.nbytes), x)
         return Done(_result(whole, out))
 
@@ -131,7 +132,7 @@ class DryCommunicator(Communicator):
         """Post :meth:`reduce_scatter`: the result is this rank's slice of ``x``. Collective over the group."""
         dim, extents, _ = arguments.reduce_scatter(x, dim, ReduceOp(op), sizes, out, self.rank, self.size)
         self._note("reduce_scatter", self._others(x.nbytes), x)
-        return Done(_result(x[self._mine(dim, extents)], out))
+        return Done(_result(x[span(self.rank, dim, extents)], out))
 
     def iall_to_all(
         self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], *, out: Sequence[Array] | None = None
@@ -235,6 +236,7 @@ class DryCommunicator(Communicator):
     def free(self) -> None:
         """Give back what the group holds. Collective over the group."""
         self._note("free", 0)
+        super().free()
 
     # ---- shared by the verbs
     def _group(self, ranks: Sequence[int], name: str) -> DryCommunicator:
@@ -244,14 +246,11 @@ class DryCommunicator(Communicator):
         group.members = tuple(self.members[rank] for rank in ranks)
         return group
 
-    def _mine(self, dim: int, extents: Sequence[int]) -> tuple[slice, ...]:
-        start = sum(extents[: self.rank])
-        return (*(slice(None),) * dim, slice(start, start + extents[self.rank]))
-
     def _others(self, num_bytes: int) -> int:
         return num_bytes * (self.size - 1) // self.size
 
     def _note(self, verb: str, sent_bytes: int, *payload: Array) -> None:
+        self.check_usable(verb)
         shape, dtype = (payload[0].shape, str(payload[0].dtype)) if payload else (None, None)
         self.calls.append(self._call(verb, shape, dtype, sum(x.nbytes for x in payload), sent_bytes))
 
@@ -260,10 +259,5 @@ class DryCommunicator(Communicator):
 
 
 def _result(x: Array, out: Array | None) -> Array:
-    """Return a C-ordered copy of ``x`` in native byte order, as the real verbs do, in ``out`` if there is one."""
-    if out is None:
-        copy: Array = namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
-        return copy
-    if out is not x:
-        out[...] = x
-    return out
+    """Return what a real verb would: memory of its own, or ``out`` if there is one."""
+    return out if out is not None and out is x else write(own(x), out)

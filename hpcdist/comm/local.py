@@ -8,15 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from hpcdist.array import Array, namespace
 from hpcdist.comm import arguments
-from hpcdist.comm.communicator import Communicator
-from hpcdist.comm.operation import Operation, call_site
-from hpcdist.comm.reduce_op import ReduceOp
-from hpcdist.comm.reduction import fold
+from hpcdist.comm.local_verbs import LocalVerbs
+from hpcdist.comm.objects import refusal
 from hpcdist.comm.rendezvous import Group, LocalWork, Meeting, Post, World
-from hpcdist.comm.work import Done, Work
-from hpcdist.errors import CollectiveMismatchError, explain
 
 __all__ = ["LocalCommunicator", "run", "solo"]
 
@@ -26,7 +21,7 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 1800.0
 
 
-class LocalCommunicator(Communicator):
+class LocalCommunicator(LocalVerbs):
     """One rank of a group of threads. Posting never blocks; arrays are copied when posted.
 
     Attributes
@@ -35,189 +30,18 @@ class LocalCommunicator(Communicator):
         How often this rank has posted each verb on this group, and how many bytes it brought.
     """
 
-    backend = "threads"
-
     def __init__(self, group: Group, rank: int, *, timeout_s: float, reproducible: bool = False) -> None:
         self.group, self.rank, self.size, self.name = group, rank, len(group.members), group.name
         self.timeout_s, self.reproducible = timeout_s, reproducible
         self.members, self.nodes = group.members, (0,) * self.size
-        self.counts: Counter[str] = Counter()
-        self.payload_bytes: Counter[str] = Counter()
-        self._posted = 0
+        self.counts = Counter()
+        self.payload_bytes = Counter()
         self._created: Counter[tuple[int, ...]] = Counter()
 
     def __repr__(self) -> str:
         return f"LocalCommunicator({self.name!r}, rank {self.rank} of {self.size})"
 
-    # ---- reductions
-    def iall_reduce(self, x: Array, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None) -> Work[Array]:
-        """Post :meth:`all_reduce`. Collective over the group."""
-        op = ReduceOp(op)
-        terms = arguments.all_reduce(x, op, out)
-        if self.size == 1 and out is x:
-            self._count("all_reduce", x)
-            return Done(x)
-
-        def finish(meeting: Meeting) -> Array:
-            return _into(out, fold(meeting.values(), op))
-
-        return self._collective("all_reduce", terms, _copy(x), finish, x)
-
-    def ireduce(
-        self, x: Array, root: int = 0, op: ReduceOp = ReduceOp.SUM, *, out: Array | None = None
-    ) -> Work[Array | None]:
-        """Post :meth:`reduce`. Collective over the group."""
-        op = ReduceOp(op)
-        terms = arguments.reduce(x, root, op, out, self.rank, self.size)
-
-        def finish(meeting: Meeting) -> Array | None:
-            return _into(out, fold(meeting.values(), op)) if self.rank == root else None
-
-        return self._collective("reduce", terms, _copy(x), finish, x)
-
-    def ireduce_scatter(
-        self,
-        x: Array,
-        dim: int = 0,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        sizes: Sequence[int] | None = None,
-        out: Array | None = None,
-    ) -> Work[Array]:
-        """Post :meth:`reduce_scatter`. Collective over the group."""
-        op = ReduceOp(op)
-        dim, extents, terms = arguments.reduce_scatter(x, dim, op, sizes, out, self.rank, self.size)
-        start = sum(extents[: self.rank])
-        mine = (*(slice(None),) * dim, slice(start, start + extents[self.rank]))
-
-        def finish(meeting: Meeting) -> Array:
-            return _into(out, fold([value[mine] for value in meeting.values()], op))
-
-        return self._collective("reduce_scatter", terms, _copy(x), finish, x)
-
-    # ---- moves
-    def iall_gather(
-        self, x: Array, dim: int = 0, *, sizes: Sequence[int] | None = None, out: Array | None = None
-    ) -> Work[Array]:
-        """Post :meth:`all_gather`. Collective over the group."""
-        dim, _, terms = arguments.all_gather(x, dim, sizes, out, self.rank, self.size)
-
-        def finish(meeting: Meeting) -> Array:
-            return _into(out, namespace(x).concatenate(meeting.values(), axis=dim))
-
-        return self._collective("all_gather", terms, _copy(x), finish, x)
-
-    def iall_to_all(
-        self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], *, out: Sequence[Array] | None = None
-    ) -> Work[list[Array]]:
-        """Post :meth:`all_to_all`. Collective over the group."""
-        terms = arguments.all_to_all(parts, shapes, out, self.rank, self.size)
-        value = ([_copy(part) for part in parts], [tuple(shape) for shape in shapes])
-
-        def finish(meeting: Meeting) -> list[Array]:
-            received = self._take_parts(meeting)
-            return received if out is None else list(map(_into, out, received))
-
-        return self._collective("all_to_all", terms, value, finish, *parts)
-
-    def _take_parts(self, meeting: Meeting) -> list[Array]:
-        brought = meeting.values()
-        for source, (parts, _) in enumerate(brought):
-            for dest, (part, (_, shapes)) in enumerate(zip(parts, brought, strict=True)):
-                if part.shape != shapes[source]:
-                    text = f"all_to_all: shape of what rank {source} sends to rank {dest}"
-                    expected = f"{shapes[source]}, as rank {dest} says"
-                    raise CollectiveMismatchError(explain(text, got=part.shape, expected=expected))
-        return [parts[self.rank] for parts, _ in brought]
-
-    def ibroadcast(self, x: Array, root: int = 0, *, out: Array | None = None) -> Work[Array]:
-        """Post :meth:`broadcast`. Collective over the group."""
-        terms = arguments.broadcast(x, root, out, self.size)
-
-        def finish(meeting: Meeting) -> Array:
-            return _into(out, meeting.posts[root].value.copy())
-
-        return self._collective("broadcast", terms, _copy(x), finish, x)
-
-    def igather(self, x: Array, root: int = 0, *, out: Sequence[Array] | None = None) -> Work[list[Array] | None]:
-        """Post :meth:`gather`. Collective over the group."""
-        terms = arguments.gather(x, root, out, self.rank, self.size)
-        wanted = [o.shape for o in out or ()] if self.rank == root else None
-
-        def finish(meeting: Meeting) -> list[Array] | None:
-            brought = [value for value, _ in meeting.values()]
-            shapes = meeting.posts[root].value[1] or [brought[root].shape] * self.size
-            for rank, (value, shape) in enumerate(zip(brought, shapes, strict=True)):
-                if value.shape != shape:
-                    text = f"gather: shape of what rank {rank} sends"
-                    raise CollectiveMismatchError(explain(text, got=value.shape, expected=f"{shape}, as the root says"))
-            if self.rank != root:
-                return None
-            return [_into(None, value.copy()) for value in brought] if out is None else list(map(_into, out, brought))
-
-        return self._collective("gather", terms, (_copy(x), wanted), finish, x)
-
-    def iscatter(self, parts: Sequence[Array] | None, out: Array, root: int = 0) -> Work[Array]:
-        """Post :meth:`scatter`. Collective over the group."""
-        terms = arguments.scatter(parts, out, root, self.rank, self.size)
-        value = ([_copy(part) for part in parts or ()], out.shape)
-
-        def finish(meeting: Meeting) -> Array:
-            brought, _ = meeting.posts[root].value
-            for rank, (part, (_, shape)) in enumerate(zip(brought, meeting.values(), strict=True)):
-                if part.shape != shape:
-                    text = f"scatter: shape of part {rank}"
-                    raise CollectiveMismatchError(
-                        explain(text, got=part.shape, expected=f"{shape}, as rank {rank} says")
-                    )
-            return _into(out, brought[self.rank])
-
-        return self._collective("scatter", terms, value, finish, *(parts or ()))
-
-    def ibarrier(self) -> Work[None]:
-        """Post :meth:`barrier`. Collective over the group."""
-        return self._collective("barrier", (), None, lambda _: None)
-
-    # ---- messages
-    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
-        """Post :meth:`send`: the message is buffered, so this is done at once. Point to point."""
-        arguments.message("send", "dest", x, dest, self.size)
-        message = _copy(x)
-        self._count("send", x)
-        self.group.send(self.rank, dest, tag, message)
-        return Done(None)
-
-    def irecv(self, out: Array, source: int | None = None, tag: int = 0) -> Work[Array]:
-        """Post :meth:`recv`. Point to point."""
-        arguments.message("recv", "source", out, source, self.size)
-        self._count("recv", out)
-        operation = self._operation("recv", (), f"rank {source}" if source is not None else "any rank", out)
-        receive = self.group.expect(source, self.rank, tag)
-
-        def finish() -> Array:
-            x = receive.message
-            assert x is not None
-            if (x.shape, x.dtype) != (out.shape, out.dtype.newbyteorder("=")):
-                raise operation.mismatched(f"{x.dtype} {x.shape}")
-            work.source = receive.source
-            return _into(out, x)
-
-        def missing() -> list[int]:
-            if receive.message is not None:
-                return []
-            return self._able_to_send() if source is None else [source]
-
-        work = LocalWork(self.group, operation, missing, finish, self.timeout_s)
-        return work
-
-    def _able_to_send(self) -> list[int]:
-        """Return the other ranks that have not ended well; all if none is left, and this one if it is alone."""
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        gone = self.group.world.gone
-        staying = [rank for rank in others if gone.get(self.group.members[rank], self) is not None]
-        return staying or others or [self.rank]
-
-    # ---- objects and groups
+    # ---- objects
     def all_gather_object(self, value: Any) -> list[Any]:
         """Return the picklable ``value`` of every rank, in rank order. Collective over the group.
 
@@ -297,40 +121,6 @@ class LocalCommunicator(Communicator):
         part.members = tuple(self.members[place] for place in places)
         return part
 
-    # ---- shared by the verbs
-    def _collective(
-        self, verb: str, terms: arguments.Terms, value: Any, finish: Callable[[Meeting], T], *payload: Array
-    ) -> LocalWork[T]:
-        """Post a collective; ``terms`` must be equal on all ranks, ``payload`` is what the caller brought."""
-        self._count(verb, *payload)
-        operation = self._operation(verb, terms, f"all {self.size} ranks of the group", *payload)
-        meeting = self.group.meet(self._posted, self.rank, Post(operation, value))
-        self._posted += 1
-        return LocalWork(self.group, operation, meeting.missing, lambda: finish(meeting), self.timeout_s)
-
-    def _operation(self, verb: str, terms: arguments.Terms, peers: str, *payload: Array) -> Operation:
-        shape, dtype = (payload[0].shape, payload[0].dtype) if payload else (None, None)
-        place = (self.rank, self.size, self.name, self._posted)
-        return Operation(verb, *place, shape, dtype, terms, peers, call_site())
-
-    def _count(self, verb: str, *payload: Array) -> None:
-        self.counts[verb] += 1
-        self.payload_bytes[verb] += sum(x.nbytes for x in payload)
-
-
-def _copy(x: Array) -> Array:
-    """Return a C-ordered copy in native byte order, so that the caller may go on with the original."""
-    copy: Array = namespace(x).array(x, dtype=x.dtype.newbyteorder("="), order="C")
-    return copy
-
-
-def _into(out: Array | None, value: Array) -> Array:
-    """Write ``value`` into ``out``, if there is one; return where it is."""
-    if out is None:
-        return value
-    out[...] = value
-    return out
-
 
 def _pickled(value: Any) -> tuple[bytes, str | None]:
     """Return the bytes of ``value``, or why there are none."""
@@ -343,8 +133,7 @@ def _pickled(value: Any) -> tuple[bytes, str | None]:
 def _unpickled(verb: str, rank: int, data: bytes, reason: str | None) -> Any:
     """Return the value that ``rank`` has pickled."""
     if reason is not None:
-        what = f"{verb}: the value of rank {rank} cannot be pickled"
-        raise TypeError(explain(what, got=reason, expected="a picklable object"))
+        raise refusal(verb, rank, reason)
     return pickle.loads(data)
 
 

@@ -98,6 +98,8 @@ class DeviceMesh:
         """Ranks of ``comm``, in the shape of the mesh."""
         return self._grid.ranks
 
+    mesh = ranks
+
     @property
     def axis_names(self) -> tuple[str, ...]:
         """Names of the axes."""
@@ -115,9 +117,9 @@ class DeviceMesh:
         """Number of axes."""
         return len(self.shape)
 
-    def size(self, axis: int | str | None = None) -> int:
-        """Return the number of ranks along ``axis``, or of all."""
-        return self.ranks.size if axis is None else self.shape[self._grid.axis(axis)]
+    def size(self, mesh_dim: int | str | None = None) -> int:
+        """Return the number of ranks along an axis, or of all."""
+        return self.ranks.size if mesh_dim is None else self.shape[self._grid.axis(mesh_dim)]
 
     def get_rank(self) -> int:
         """Return this rank's number in ``comm``."""
@@ -127,20 +129,20 @@ class DeviceMesh:
         """Return this rank's place, one number an axis; None if it is not in the mesh."""
         return self._coordinate
 
-    def get_local_rank(self, axis: int | str | None = None) -> int:
-        """Return this rank's coordinate on ``axis`` (needed if there are several); -1 if not in the mesh."""
-        index = self._grid.axis(axis)
+    def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
+        """Return this rank's coordinate on an axis (needed if there are several); -1 if not in the mesh."""
+        index = self._grid.axis(mesh_dim)
         return -1 if self._coordinate is None else self._coordinate[index]
 
-    def get_group(self, axis: int | str | None = None) -> Communicator:
-        """Return the communicator of this rank's row along ``axis`` (needed if there are several).
+    def get_group(self, mesh_dim: int | str | None = None) -> Communicator:
+        """Return the communicator of this rank's row along an axis (needed if there are several).
 
         Raises
         ------
         DistError
             On a rank that is not in the mesh.
         """
-        index = self._grid.axis(axis)
+        index = self._grid.axis(mesh_dim)
         return self.get_all_groups()[index]
 
     def get_all_groups(self) -> tuple[Communicator, ...]:

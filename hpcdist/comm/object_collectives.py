@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.comm import objects
-from hpcdist.comm.addressing import GroupLike, check_device, member, place
+from hpcdist.comm.addressing import GroupLike, check_device, member, on_root, place
 from hpcdist.errors import explain
 
 __all__ = [
@@ -62,15 +62,12 @@ def gather_object(
     """
     comm = member("gather_object", group)
     root = place("gather_object", comm, "dst", dst, group_dst, default=0)
-    if (object_gather_list is not None) != (comm.rank == root):
-        got, expected = "None" if object_gather_list is None else "a list", "a list on the receiver, None elsewhere"
-        text = f"gather_object: object_gather_list on rank {comm.members[comm.rank]}, receiver {comm.members[root]}"
-        raise ValueError(explain(text, got=got, expected=expected))
-    if object_gather_list is not None:
-        _check_length("gather_object", "object_gather_list", object_gather_list, comm.size)
+    found = on_root("gather_object", "object_gather_list", object_gather_list, comm, root)
+    if found is not None:
+        _check_length("gather_object", "object_gather_list", found, comm.size)
     gathered = objects.gather(comm, obj, root)
-    if object_gather_list is not None and gathered is not None:
-        object_gather_list[:] = gathered
+    if found is not None and gathered is not None:
+        found[:] = gathered
 
 
 def broadcast_object_list(

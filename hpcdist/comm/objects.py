@@ -18,7 +18,7 @@ from hpcdist.comm.agreement import portable
 from hpcdist.comm.communicator import Communicator
 from hpcdist.errors import explain
 
-__all__ = ["all_gather", "broadcast", "gather", "recv", "scatter", "send"]
+__all__ = ["all_gather", "broadcast", "gather", "recv", "refusal", "scatter", "send"]
 
 _INT = np.dtype(np.int64)
 _LEAST_BYTES = 4096
@@ -212,5 +212,11 @@ def _lengths(comm: Communicator, verb: str, packed: _Packed, flat: Array) -> lis
 
 
 def _refusal(verb: str, rank: int, reason: Array) -> TypeError:
-    what = f"{verb}: the value of rank {rank} cannot be pickled"
-    return TypeError(explain(what, got=reason.tobytes().decode(), expected="a picklable object"))
+    return refusal(verb, rank, reason.tobytes().decode())
+
+
+def refusal(verb: str, rank: int, reason: str) -> TypeError:
+    """Return the error for a value of ``rank`` that cannot be pickled."""
+    return TypeError(
+        explain(f"{verb}: the value of rank {rank} cannot be pickled", got=reason, expected="a picklable object")
+    )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from hpcdist.comm.addressing import GroupLike, NonMember, check_device, member
 from hpcdist.comm.availability import check_backend
@@ -35,7 +35,6 @@ default_pg_timeout = timedelta(seconds=DEFAULT_TIMEOUT_S)
 
 _made: WeakKeyDictionary[Communicator, list[Communicator]] = WeakKeyDictionary()
 """For each default group the groups that were made of it and not destroyed, in order."""
-_freed: WeakSet[Communicator] = WeakSet()
 
 
 def init_process_group(
@@ -115,22 +114,15 @@ def destroy_process_group(group: GroupLike = None) -> None:
     if isinstance(group, NonMember) or (world is None and group is None):
         return
     if world is not None and (group is None or group is world):
-        for part in [*_made.pop(world, [])]:
-            _free(part)
-        _free(world)
+        for part in [*_made.pop(world, []), world]:
+            part.free()
         forget()
     else:
         doomed = member("destroy_process_group", group)
         for parts in _made.values():
             if doomed in parts:
                 parts.remove(doomed)
-        _free(doomed)
-
-
-def _free(group: Communicator) -> None:
-    if group not in _freed:
-        group.free()
-        _freed.add(group)
+        doomed.free()
 
 
 def register(parent: Communicator, part: Communicator) -> None:

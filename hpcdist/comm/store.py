@@ -6,7 +6,6 @@ MPI itself needs none. Values are bytes; text is stored as UTF-8. Every wait has
 from __future__ import annotations
 
 import operator
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from hpcdist.comm.contents import Change, Contents
 from hpcdist.comm.future import seconds
 from hpcdist.errors import DistStoreError, QueueEmptyError, explain
 
-__all__ = ["HashStore", "PrefixStore", "Store"]
+__all__ = ["Store"]
 
 T = TypeVar("T")
 
@@ -230,64 +229,6 @@ class Store(ABC):
         limit_s = seconds(self.timeout if timeout is None else timeout)
         assert limit_s is not None
         return limit_s
-
-
-class HashStore(Store):
-    """A store that the threads of one process share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._contents, self._changed = Contents(), threading.Condition()
-
-    def __repr__(self) -> str:
-        return "HashStore()"
-
-    def clone(self) -> HashStore:
-        """Return another holder of the same keys and values, with a time limit of its own."""
-        twin = HashStore()
-        twin.timeout, twin._contents, twin._changed = self.timeout, self._contents, self._changed
-        return twin
-
-    def _apply(self, change: Change) -> bytes | None:
-        with self._changed:
-            value = self._contents.apply(change)
-            self._changed.notify_all()
-        return value
-
-    def _await(self, question: Callable[[Contents], T], limit_s: float) -> T | None:
-        with self._changed:
-            return self._changed.wait_for(lambda: question(self._contents), limit_s) or None
-
-
-class PrefixStore(Store):
-    """A part of another store: keys that begin with ``prefix`` and a slash, without that.
-
-    Parameters
-    ----------
-    prefix : str
-    store : Store
-        May be a part itself.
-    """
-
-    def __init__(self, prefix: str, store: Store) -> None:
-        super().__init__()
-        self.prefix, self.underlying_store, self.timeout = prefix, store, store.timeout
-        self._prefix = f"{store._prefix}{prefix}/"
-
-    def __repr__(self) -> str:
-        return f"PrefixStore({self.prefix!r}, {self.underlying_store!r})"
-
-    def clone(self) -> PrefixStore:
-        """Return another holder of the same keys and values, with a time limit of its own."""
-        twin = PrefixStore(self.prefix, self.underlying_store.clone())
-        twin.timeout = self.timeout
-        return twin
-
-    def _apply(self, change: Change) -> bytes | None:
-        return self.underlying_store._apply(change)
-
-    def _await(self, question: Callable[[Contents], T], limit_s: float) -> T | None:
-        return self.underlying_store._await(question, limit_s)
 
 
 def _bytes(value: bytes | str) -> bytes:

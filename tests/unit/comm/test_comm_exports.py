@@ -1,5 +1,7 @@
 """``hpcdist.comm`` gives its names without loading MPI."""
 
+import ast
+import inspect
 import subprocess
 import sys
 
@@ -25,6 +27,15 @@ assert not {"mpi4py", "h5py", "numba", "cupy"} & set(sys.modules)
 
 def test_names_without_mpi():
     subprocess.run([sys.executable, "-c", CODE], check=True, timeout=60)
+
+
+def test_the_lists_of_names_agree():
+    """What is fetched at run time, what a type checker sees, and what is public."""
+    tree = ast.parse(inspect.getsource(hpcdist.comm))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "hpcdist" in node.module]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert seen == hpcdist.comm._HOMES
+    assert sorted(seen) == sorted(hpcdist.comm.__all__)
 
 
 def test_names_that_are_not_there():

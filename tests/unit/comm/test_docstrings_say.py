@@ -84,6 +84,7 @@ COMM = of(
     split_node=lambda c: c.split_node(),
     dup=lambda c: c.dup(),
     free=lambda c: c.free(),
+    check_usable=lambda c: c.check_usable("verb"),
     agree=lambda c: c.agree(None),
     agreed=lambda c: c.agreed().__enter__() or c.agree(None),
 )
@@ -244,7 +245,7 @@ EXCLUDED = {
     ),
     **dict.fromkeys(("comm.Future", "comm.GroupMember", "comm.group", "comm.NonMember"), "ask, and never send"),
     "comm.ProcessGroup": "the name of Communicator in PyTorch",
-    "comm.PremulSum": "a name with a number",
+    "comm.breakpoint": "opens a debugger: tests/torch_suite.py",
     **dict.fromkeys(
         (f"comm.{name}" for name in dist.__all__ if name.startswith("is_") or "debug" in name.lower()),
         "asks the process, not a group",

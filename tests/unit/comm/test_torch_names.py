@@ -1,5 +1,9 @@
 """PyTorch's functions on threads: the bodies of tests/torch_suite.py; and what needs no other rank."""
 
+import io
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch_suite
@@ -167,6 +171,41 @@ def test_debug_levels(monkeypatch):
     assert dist.get_debug_level() is dist.DebugLevel.OFF
     with pytest.raises(ValueError, match=r"level\n.*'LOUD'\n.*OFF, INFO, DETAIL"):
         dist.set_debug_level("LOUD")
+
+
+def test_a_debugger_on_one_rank(monkeypatch):
+    opened = []
+    monkeypatch.setattr("pdb.Pdb.set_trace", lambda _: opened.append(dist.get_rank()))
+    monkeypatch.setattr("hpcdist.comm.barriers._check_input", lambda: None)
+
+    def main(comm):
+        before = comm.counts["barrier"]
+        with dist.using_group(comm):
+            for _ in range(3):
+                dist.breakpoint(1, skip=1)
+        return comm.counts["barrier"] - before
+
+    assert run(3, main) == [2] * 3
+    assert opened == [1, 1]
+
+
+def test_a_debugger_shows_its_caller(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("up\np secret\nc\n"))
+    secret = 6 * 7
+    with dist.using_group(solo()):
+        dist.breakpoint()
+    assert f"(Pdb) {secret}\n" in capsys.readouterr().out
+
+
+def test_a_debugger_that_nobody_can_type_to_is_an_error_on_every_rank(monkeypatch):
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+
+        def main(comm):
+            with dist.using_group(comm), pytest.raises(dist.DistError, match=r"(?s)nothing can be typed.*mpirun"):
+                dist.breakpoint(1)
+
+        run(2, main)
 
 
 def test_a_name_for_what_is_called_for_a_while():
