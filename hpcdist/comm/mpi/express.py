@@ -29,7 +29,7 @@ from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.reduction import divide
 
 if TYPE_CHECKING:
-    from hpcdist.comm.mpi.communicator import MpiCommunicator
+    from hpcdist.comm.mpi.recorded import RecordedCommunicator
 
 __all__ = ["Express"]
 
@@ -39,7 +39,7 @@ class Express:
 
     Parameters
     ----------
-    comm : MpiCommunicator
+    comm : RecordedCommunicator
         Whose ranks are on one node, and do not compare all their calls.
     gate : Gate
     recorder : Recorder
@@ -47,7 +47,7 @@ class Express:
         As for :meth:`hpcdist.comm.recorder.Recorder.begin`.
     """
 
-    def __init__(self, comm: MpiCommunicator, gate: Gate, recorder: Recorder, members: str) -> None:
+    def __init__(self, comm: RecordedCommunicator, gate: Gate, recorder: Recorder, members: str) -> None:
         self._comm, self._gate, self._recorder, self._members = comm, gate, recorder, members
         self._handle, self._calls = comm.handle, comm.blocking_calls
         self._rank, self._size, self._limit = comm.rank, comm.size, comm.max_count

@@ -17,7 +17,7 @@ from hpcdist.comm.recorder import Recorder
 from hpcdist.comm.work import Done, Work
 
 if TYPE_CHECKING:
-    from hpcdist.comm.mpi.communicator import MpiCommunicator
+    from hpcdist.comm.mpi.recorded import RecordedCommunicator
 
 __all__ = ["Mail"]
 
@@ -30,14 +30,14 @@ class Mail:
 
     Parameters
     ----------
-    comm : MpiCommunicator
+    comm : RecordedCommunicator
         That does not check messages.
     recorder : Recorder
     members : str
         As for :meth:`hpcdist.comm.recorder.Recorder.begin`.
     """
 
-    def __init__(self, comm: MpiCommunicator, recorder: Recorder, members: str) -> None:
+    def __init__(self, comm: RecordedCommunicator, recorder: Recorder, members: str) -> None:
         self._comm, self._recorder, self._members = comm, recorder, members
         self._forms = Forms(comm, members)
 
