@@ -1,5 +1,6 @@
 """MPI ranks: the verbs, also with messages cut small, and what only MPI can get wrong."""
 
+import gc
 import threading
 import time
 
@@ -9,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcdist.comm import CollectiveMismatchError, DistTimeoutError
-from hpcdist.comm.mpi import progress, window
+from hpcdist.comm.mpi import progress, window, work
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 
 WAYS = {
@@ -60,6 +61,34 @@ def test_works_may_be_dropped_while_they_are_under_way(world):
         world.ireduce_scatter(np.ones(world.size * 100_000))
         world.ibroadcast(np.ones(1_000_000))
         assert world.all_reduce(np.ones(2)).tolist() == [world.size] * 2
+
+
+def test_works_may_become_garbage_while_others_are_swept(world):
+    """Making pairs may start a collection, which drops works that are part of cycles."""
+    plain, before = world.plain(), gc.get_threshold()
+    gc.disable()
+    try:
+        for _ in range(100):
+            plain.irecv(np.zeros(1), plain.rank, 5)
+        cycle = [plain.irecv(np.zeros(1), plain.rank, 5)]
+        cycle.append(cycle)
+        del cycle
+        pairs = [(k, k) for k in range(5000)]  # none is left over to be used again
+        gc.set_threshold(gc.get_count()[0] + 20)
+        gc.enable()
+        work.sweep()
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
+    assert len(pairs) == 5000
+    for sent in [plain.isend(np.zeros(1), plain.rank, 5) for _ in range(101)]:
+        sent.wait()
+    gc.collect()
+    plain.barrier()
+    limit = time.monotonic() + 10
+    while work._abandoned and time.monotonic() < limit:
+        work.sweep()
+    assert not work._abandoned
 
 
 # ---- whose communicator it is

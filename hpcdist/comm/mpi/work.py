@@ -29,6 +29,7 @@ class _Remains(NamedTuple):
 
 
 _abandoned: dict[int, _Remains] = {}
+_sweeping = threading.Lock()
 
 
 class MpiWork(Work[T]):
@@ -175,11 +176,19 @@ def failure(operation: Operation, error: MPI.Exception) -> DistError:
 
 
 def sweep() -> None:
-    """Forget what was abandoned and is over."""
-    for key, (requests, _, ended) in list(_abandoned.items()):
-        requests[:] = filter(_pending, requests)
-        if not requests and _abandoned.pop(key, None) is not None and ended is not None:  # another thread may sweep too
-            ended(False)
+    """Forget what was abandoned and is over. Never blocks."""
+    if not _abandoned or not _sweeping.acquire(blocking=False):
+        return
+    try:
+        for key in list(_abandoned):  # no pairs: making them may collect garbage, and that abandon more
+            requests, _, ended = _abandoned[key]
+            requests[:] = filter(_pending, requests)
+            if not requests:
+                del _abandoned[key]
+                if ended is not None:
+                    ended(False)
+    finally:
+        _sweeping.release()
 
 
 def _pending(request: MPI.Request) -> bool:
