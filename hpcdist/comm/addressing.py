@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from hpcdist.array import Array, is_array
+from hpcdist.comm import arguments
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.init import current
 from hpcdist.errors import DistError, explain
@@ -113,9 +114,7 @@ def place(
         expected = "one of them"
         raise ValueError(explain(f"{verb}: {name} and group_{name}", got=f"{rank} and {group_rank}", expected=expected))
     if group_rank is not None:
-        if not 0 <= group_rank < comm.size:
-            expected = f"a rank of the group, 0 to {comm.size - 1}"
-            raise ValueError(explain(f"{verb}: group_{name}", got=group_rank, expected=expected))
+        arguments.check_rank(verb, f"group_{name}", group_rank, comm.size)
         return group_rank
     rank = default if rank is None else rank
     if rank is None:
@@ -125,6 +124,7 @@ def place(
 
 def rank_in(verb: str, group: Communicator | NonMember, rank: int, name: str = "rank") -> int:
     """Return the rank in a group of a global rank; ValueError if it is not in it."""
+    rank = arguments.whole(verb, name, rank)
     if rank not in group.members:
         expected = f"a global rank of group {group.name!r}: {list(group.members)}"
         raise ValueError(explain(f"{verb}: {name}", got=rank, expected=expected))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from hpcdist.array import Array, is_device, namespace
 from hpcdist.comm.reduce_op import ReduceOp
@@ -22,14 +24,17 @@ __all__ = [
     "check_members",
     "check_rank",
     "check_split",
+    "check_tag",
     "dimension",
     "extents",
     "gather",
     "message",
+    "overlap",
     "reduce",
     "reduce_scatter",
     "scatter",
     "slices",
+    "whole",
 ]
 
 Terms: TypeAlias = tuple[Hashable, ...]
@@ -102,6 +107,8 @@ def all_to_all(
         raise ValueError(explain(text, got=parts[rank].shape, expected=expected))
     if out is not None:
         _check_outs("all_to_all", out, shapes, parts[0].dtype)
+        if overlap(out, parts):
+            raise ValueError(explain("all_to_all: out", got="memory of a part", expected="arrays of their own"))
     return (parts[0].dtype,)
 
 
@@ -171,9 +178,44 @@ def check_apart(verb: str, out: Array, x: Array) -> None:
         raise ValueError(explain(f"{verb}: out", got="memory of x", expected="an array of its own"))
 
 
+def overlap(xs: Sequence[Array], ys: Sequence[Array]) -> bool:
+    """Say whether an array of one list may lie in the memory of one of the other. Cheap where owners differ."""
+    owners = {id(_owner(x)) for x in xs}
+    if not any(id(_owner(y)) in owners for y in ys):
+        return False
+    if any(map(is_device, (*xs, *ys))):
+        return any(namespace(x, y).may_share_memory(x, y) for x in xs for y in ys)
+    spans = sorted((*byte_bounds(x), kind) for kind, arrays in enumerate((xs, ys)) for x in arrays if x.size)
+    ends = [0, 0]
+    for start, end, kind in spans:
+        if start < ends[1 - kind]:
+            return True
+        ends[kind] = max(ends[kind], end)
+    return False
+
+
+def _owner(x: Array) -> object:
+    base = getattr(x, "base", None)
+    return x if base is None else base
+
+
+def whole(verb: str, name: str, value: Any) -> int:
+    """Return an integer, of whatever type; TypeError for what is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(explain(f"{verb}: {name}", got=repr(value), expected="an integer")) from None
+
+
+def check_tag(verb: str, tag: int, top: int = _LARGEST) -> None:
+    """Refuse what is no tag below ``top``."""
+    if not 0 <= whole(verb, "tag", tag) < top:
+        raise ValueError(explain(f"{verb}: tag", got=tag, expected=f"0 to {top - 1}"))
+
+
 def check_rank(verb: str, argument: str, rank: int, size: int) -> None:
     """Refuse a rank outside a group of ``size``."""
-    if not 0 <= rank < size:
+    if not 0 <= whole(verb, argument, rank) < size:
         expected = f"a rank of the group, 0 to {size - 1}"
         raise ValueError(explain(f"{verb}: {argument}", got=rank, expected=expected))
 
@@ -207,7 +249,7 @@ def extents(verb: str, sizes: Sequence[int] | None, default: int, size: int) -> 
     """Return the extent of every rank's part: ``sizes``, or ``default`` for all."""
     if sizes is None:
         return (default,) * size
-    parts = tuple(map(int, sizes))
+    parts = tuple(whole(verb, "sizes", n) for n in sizes)
     if len(parts) != size or min(parts) < 0:
         expected = f"{size} extents, none negative"
         raise ValueError(explain(f"{verb}: sizes", got=list(parts), expected=expected))

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcdist.array import Array
 from hpcdist.comm.addressing import GroupLike, array, arrays, member, on_root, place, written
+from hpcdist.comm.arguments import overlap, whole
 from hpcdist.comm.coalescing import Part, collecting
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.future import Pending
@@ -194,7 +195,8 @@ def all_to_all(
     Parameters
     ----------
     output_tensor_list, input_tensor_list : list of array or Tensor
-        One a rank, of one dtype; any shapes, as long as what is sent to a rank has the shape that it expects.
+        One a rank, of one dtype; any shapes, as long as what is sent to a rank has the shape that it expects. The lists
+        may share arrays.
     group, async_op
         As for :func:`broadcast`.
     """
@@ -217,7 +219,7 @@ def all_to_all_single(
     Parameters
     ----------
     output, input : array or Tensor, shapes (n, ...) and (m, ...)
-        Of one dtype on all ranks.
+        Of one dtype on all ranks; may be the same array.
     output_split_sizes, input_split_sizes : sequence of int, optional
         Extents along dimension 0 of what comes from each rank, and of what goes to each. None or empty: all equal.
     group, async_op
@@ -235,6 +237,8 @@ def _exchange(
     comm: Communicator, outs: Sequence[Array], parts: Sequence[Array], results: Sequence[Array], async_op: bool
 ) -> Pending | None:
     shapes = [out.shape for out in outs]
+    if overlap(outs, parts):
+        parts = [part.copy() for part in parts]
     if async_op:
         return Pending(comm.iall_to_all(parts, shapes, out=outs), results, comm.members)
     comm.all_to_all(parts, shapes, out=outs)
@@ -264,7 +268,7 @@ def _split(name: str, x: Array, sizes: Sequence[int] | None, size: int) -> list[
     if not x.ndim or (not sizes and extent % size):
         do = f"pass {name}_split_sizes, the extent of every rank's part"
         raise ValueError(explain(what, got=x.shape, expected=f"dimension 0 that divides by {size} ranks", do=do))
-    parts = [int(n) for n in sizes] if sizes else [extent // size] * size
+    parts = [whole("all_to_all_single", f"{name}_split_sizes", n) for n in sizes] if sizes else [extent // size] * size
     if len(parts) != size or min(parts) < 0 or sum(parts) != extent:
         expected = f"{size} extents, none negative, whose sum is {extent}"
         raise ValueError(explain(f"{what}_split_sizes", got=parts, expected=expected))

@@ -169,15 +169,17 @@ class DryCommunicator(Communicator):
         out[...] = parts[self.rank] if parts else 0
         return Done(out)
 
-    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:  # noqa: ARG002 (nobody listens)
+    def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
         """Post :meth:`send`. Point to point."""
         arguments.message("send", "dest", x, dest, self.size)
+        arguments.check_tag("send", tag)
         self._note("send", x.nbytes, x)
         return Done(None)
 
-    def irecv(self, out: Array, source: int | None = None, tag: int = 0) -> Work[Array]:  # noqa: ARG002 (nobody sends)
+    def irecv(self, out: Array, source: int | None = None, tag: int = 0) -> Work[Array]:
         """Post :meth:`recv`: ``out`` stays as it is. Point to point."""
         arguments.message("recv", "source", out, source, self.size)
+        arguments.check_tag("recv", tag)
         self._note("recv", 0, out)
         work = Done(out)
         work.source = source

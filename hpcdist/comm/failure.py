@@ -8,17 +8,23 @@ import socket
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from hpcdist import config
 from hpcdist.comm.launched import launched
+from hpcdist.errors import CollectiveMismatchError
 
-__all__ = ["exit_code", "report_failure"]
+__all__ = ["exit_code", "flush", "report_failure", "say", "told_by_program"]
 
 _INTERRUPTED = 130
+_STDOUT, _STDERR = 1, 2
 _ECHO_S = 5.0
 """Ranks that share an error leave it to one of them to tell, which ends them all within this time."""
+_MISMATCH_S = 1.0
+"""The same of an error that all ranks of a group find out at the same time."""
 
 
 def exit_code(error: BaseException) -> int:
@@ -30,8 +36,8 @@ def exit_code(error: BaseException) -> int:
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
 
 
-def report_failure(error: BaseException) -> int:
-    """Make a failure of this rank known, once, and return the exit code for the whole job.
+def report_failure(error: BaseException, *, shown: bool = False) -> int:
+    """Make a failure of this rank known, once, and return the exit code for the whole job. Never raises.
 
     Under ``hpcdist launch`` a report goes to the launcher, which prints the first one last; otherwise the traceback
     is printed here. Output is flushed, since the end of the job may not leave time for it.
@@ -40,11 +46,11 @@ def report_failure(error: BaseException) -> int:
     ----------
     error : BaseException
         What ended the job on this rank.
+    shown : bool
+        Whether the program's own hook has printed the traceback.
     """
-    if getattr(error, "echo", False):
-        time.sleep(_ECHO_S)
-    code = exit_code(error)
-    place = launched(os.environ)
+    code, place = exit_code(error), launched(os.environ)
+    time.sleep(_delay_s(error, place.rank if place else 0))
     report = {
         "rank": place.rank if place else 0,
         "size": place.size if place else 1,
@@ -56,21 +62,60 @@ def report_failure(error: BaseException) -> int:
         "signal": None,
         "traceback": _text(error),
     }
-    sys.stdout.flush()
+    flush()
     if not _leave(report):
         who = f"rank {report['rank']} of {report['size']} ({report['host']}, pid {report['pid']})"
-        print(f"{who}: {report['kind']}\n{report['traceback']}", end="", file=sys.stderr, flush=True)  # noqa: T201
+        say(f"{who}: {report['kind']}\n{'' if shown else report['traceback']}")
     return code
+
+
+def _delay_s(error: BaseException, rank: int) -> float:
+    """Return how long this rank leaves it to others to tell of an error that it shares with them."""
+    if isinstance(error, CollectiveMismatchError) and rank > 0:
+        return _MISMATCH_S
+    return _ECHO_S if getattr(error, "echo", False) else 0.0
+
+
+def flush() -> None:
+    """Write out what has been printed, as far as there is still a place for it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # none, gone, closed
+            stream.flush()
+
+
+def say(text: str) -> None:
+    """Print to stderr; if the program has closed that, where it was, else to stdout. Never raises."""
+    with suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+        return
+    for descriptor in (_STDERR, _STDOUT):
+        with suppress(OSError):
+            os.write(descriptor, text.encode(errors="backslashreplace"))
+            return
+
+
+def told_by_program(error: BaseException) -> bool:
+    """Let a ``sys.excepthook`` that the program has set see the error; say whether there is one."""
+    if sys.excepthook is sys.__excepthook__:
+        return False
+    with suppress(Exception):
+        sys.excepthook(type(error), error, _from_job(error))
+    return True
 
 
 def _text(error: BaseException) -> str:
     """Return the traceback, from the job's first line on; of ``sys.exit`` only its message and where it was called."""
+    if isinstance(error, SystemExit):
+        return _describe_exit(error)
+    return "".join(traceback.format_exception(type(error), error, _from_job(error)))
+
+
+def _from_job(error: BaseException) -> TracebackType | None:
     frames = error.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
-    if isinstance(error, SystemExit):
-        return _describe_exit(error)
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+    return frames or error.__traceback__
 
 
 def _describe_exit(error: SystemExit) -> str:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcdist.comm.members import members_of
-from hpcdist.comm.recorder import NUM_RECORDS, Entry, Ring, read
+from hpcdist.comm.recorder import EXIT, NUM_RECORDS, Entry, Ring, read
 
-__all__ = ["SILENT_S", "Flight", "Wait", "is_message", "load"]
+__all__ = ["SILENT_S", "Flight", "Wait", "is_exit", "is_message", "load"]
 
 SILENT_S = 5.0
 """A rank gives a sign of life each second, unless it is stopped, dead, or in a call that holds Python's lock."""
@@ -124,9 +124,12 @@ class Flight:
 
     # ---- all
     def waits(self) -> list[Wait]:
-        """Return the calls that ranks stand in, the oldest first: of each group that of which most is known."""
+        """Return the calls that ranks stand in, the oldest first: of each group that of which most is known.
+
+        That some ranks have come to their end comes last.
+        """
         found = [*self._collectives(), *self._messages()]
-        return sorted(found, key=lambda wait: wait.since)
+        return sorted(found, key=lambda wait: (is_exit(wait.first), wait.since))
 
     def wait_of(self, rank: int, ticket: int) -> Wait | None:
         """Return the wait that a call of a rank is part of, None if it is over."""
@@ -183,6 +186,11 @@ class Flight:
 def is_message(entry: Entry) -> bool:
     """Say whether a call concerns two ranks, not all of the group."""
     return entry.verb in _MESSAGES
+
+
+def is_exit(entry: Entry) -> bool:
+    """Say whether a call stands for the end of the program."""
+    return entry.verb == EXIT
 
 
 def _times(ring: Ring) -> Iterator[float]:

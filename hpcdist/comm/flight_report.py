@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcdist.comm.flight import Flight, Wait, is_message
+from hpcdist.comm.flight import Flight, Wait, is_exit, is_message
 from hpcdist.comm.members import name_members
 from hpcdist.comm.recorder import Entry
 
@@ -80,7 +80,9 @@ def _whereabouts(flight: Flight, rank: int, *, alone: bool) -> str:
     if ring.ended:
         return f"{who} ended {_seconds(flight.now - ring.ended)} before"
     standing, last = flight.standing(rank), flight.last(rank)
-    if standing:
+    if standing and is_exit(standing[0]):
+        does = f"{who} came to the end of the program {_seconds(flight.now - standing[0].start)} before"
+    elif standing:
         does = f"{who} stands in {_call(standing[0])}, for {_seconds(flight.now - standing[0].start)}"
     elif last is None:
         does = f"{who} has made no call yet"
@@ -115,6 +117,8 @@ def _mentioned(waits: Sequence[Wait]) -> set[int]:
 
 # ---- words
 def _call(entry: Entry) -> str:
+    if is_exit(entry):
+        return "the end of the program"
     group = "" if is_message(entry) else f" of group {entry.group!r}"
     return f"{entry.verb}{_number(entry)}{group} ({_about(entry)})"
 
@@ -125,7 +129,7 @@ def _about(entry: Entry) -> str:
 
 
 def _number(entry: Entry) -> str:
-    return "" if is_message(entry) else f" no. {entry.number}"
+    return "" if is_message(entry) or is_exit(entry) else f" no. {entry.number}"
 
 
 def _place(entry: Entry) -> str:

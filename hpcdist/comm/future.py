@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -21,11 +22,13 @@ def seconds(timeout: float | timedelta | None) -> float | None:
 
     Raises
     ------
-    ValueError
-        If it is not positive.
+    TypeError, ValueError
+        If it is no number, or not positive and finite.
     """
     limit_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    if limit_s is not None and not limit_s > 0:
+    if limit_s is not None and not isinstance(limit_s, int | float):
+        raise TypeError(explain("timeout", got=repr(timeout), expected="seconds, or a timedelta"))
+    if limit_s is not None and not 0 < limit_s < math.inf:
         raise ValueError(explain("timeout", got=limit_s, expected="seconds above 0, or a timedelta"))
     return limit_s
 

@@ -6,9 +6,10 @@ it. They get a :class:`~hpcdist.comm.addressing.NonMember`, which answers questi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
+from hpcdist.comm import arguments
 from hpcdist.comm.addressing import GroupLike, NonMember, check_device, member
 from hpcdist.comm.availability import check_backend
 from hpcdist.comm.communicator import Communicator
@@ -58,7 +59,7 @@ def new_group(
     check_backend("new_group", backend)
     check_device("new_group", device_id)
     refuse("new_group", pg_options=pg_options)
-    wanted = list(world.members if ranks is None else ranks)
+    wanted = _listed("new_group: ranks", world.members if ranks is None else ranks)
     places = [list(world.members).index(rank) if rank in world.members else -1 for rank in wanted]
     _check("new_group: ranks", [places], [wanted], world.members)
     return _form(world, sorted(places) if sort_ranks else places, timeout, group_desc)
@@ -88,7 +89,7 @@ def split_group(
     parent = member("split_group", parent_pg)
     check_backend("split_group", backend)
     refuse("split_group", pg_options=pg_options)
-    lists = [list(ranks) for ranks in split_ranks or ()]
+    lists = [_listed("split_group: split_ranks", ranks) for ranks in split_ranks or ()]
     _check("split_group: split_ranks", lists, lists, range(parent.size))
     return _subgroups(parent, lists, timeout, group_desc)[0]
 
@@ -147,7 +148,7 @@ def new_subgroups_by_enumeration(
     check_backend("new_subgroups_by_enumeration", backend)
     refuse("new_subgroups_by_enumeration", pg_options=pg_options)
     members = list(world.members)
-    wanted = [list(ranks) for ranks in ranks_per_subgroup_list]
+    wanted = [_listed("new_subgroups_by_enumeration: ranks", ranks) for ranks in ranks_per_subgroup_list]
     lists = [[members.index(rank) if rank in members else -1 for rank in ranks] for ranks in wanted]
     _check("new_subgroups_by_enumeration: ranks", lists, wanted, members)
     return _subgroups(world, lists, timeout, group_desc)
@@ -176,6 +177,13 @@ def _form(parent: Communicator, places: Sequence[int], timeout: float | timedelt
     made.name = name or made.name
     register(parent, made)
     return made
+
+
+def _listed(what: str, ranks: object) -> list[int]:
+    """Return a list of ranks; TypeError if it is none."""
+    if isinstance(ranks, str) or not isinstance(ranks, Iterable):
+        raise TypeError(explain(what, got=repr(ranks), expected="a list of ranks"))
+    return [arguments.whole(what, "rank", rank) for rank in ranks]
 
 
 def _check(what: str, lists: Sequence[Sequence[int]], shown: Sequence[Sequence[int]], known: Sequence[int]) -> None:

@@ -65,12 +65,15 @@ def init(
     ------
     LaunchError
         If several processes were started but each finds itself alone, or no MPI can be loaded, or in a worker.
+    ValueError
+        If the time limit is no positive number.
     """
     plain = comm is None and (timeout_s, check, reproducible, threads, abort_on_error) == _PLAIN
     here = current()
     if here is not None and plain:
         return here
-    group = _open(comm, timeout_s, check, reproducible)
+    _check_limit(timeout_s)
+    group = _open(comm, timeout_s, check, reproducible, owned=abort_on_error is not False)
     if threads is not None or reproducible or comm is None:
         cpu.set_threads(1 if reproducible and threads is None else threads, _local_size(group))
     if abort_on_error or (abort_on_error is None and comm is None):
@@ -121,8 +124,18 @@ def forget() -> None:
         _of_thread.set(None)
 
 
+def _check_limit(timeout_s: float) -> None:
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not timeout_s > 0:
+        raise ValueError(explain("init: timeout_s", got=repr(timeout_s), expected="seconds, above 0"))
+
+
 def _open(
-    comm: MPI.Comm | int | Communicator | None, timeout_s: float, check: bool | None, reproducible: bool
+    comm: MPI.Comm | int | Communicator | None,
+    timeout_s: float,
+    check: bool | None,
+    reproducible: bool,
+    *,
+    owned: bool,
 ) -> Communicator:
     if isinstance(comm, Communicator):
         twin = comm.dup(check=check)
@@ -137,7 +150,7 @@ def _open(
         raise LaunchError(explain("init: called in a worker of a DataLoader, which imports the job's file", do=do))
     if launched(os.environ) is None and not runs_already():
         return local.solo(timeout_s=timeout_s, reproducible=reproducible)
-    return world(timeout_s=timeout_s, check=check, reproducible=reproducible)
+    return world(timeout_s=timeout_s, check=check, reproducible=reproducible, owned=owned)
 
 
 def _local_size(group: Communicator) -> int:

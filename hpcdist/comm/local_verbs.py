@@ -163,6 +163,7 @@ class LocalVerbs(Communicator):
     def isend(self, x: Array, dest: int, tag: int = 0) -> Work[None]:
         """Post :meth:`send`: the message is buffered, so this is done at once. Point to point."""
         arguments.message("send", "dest", x, dest, self.size)
+        arguments.check_tag("send", tag)
         message = own(x)
         self._count("send", x)
         self.group.send(self.rank, dest, tag, message)
@@ -171,6 +172,7 @@ class LocalVerbs(Communicator):
     def irecv(self, out: Array, source: int | None = None, tag: int = 0) -> Work[Array]:
         """Post :meth:`recv`. Point to point."""
         arguments.message("recv", "source", out, source, self.size)
+        arguments.check_tag("recv", tag)
         self._count("recv", out)
         operation = self._operation("recv", (), f"rank {source}" if source is not None else "any rank", out)
         receive = self.group.expect(source, self.rank, tag)

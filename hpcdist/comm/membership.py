@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from hpcdist.comm import arguments
 from hpcdist.comm.addressing import GroupLike, NonMember, known, rank_in
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.init import current
@@ -82,9 +83,7 @@ def get_global_rank(group: GroupLike, group_rank: int) -> int:
         If it has no such rank.
     """
     members = known("get_global_rank", group).members
-    if not 0 <= group_rank < len(members):
-        expected = f"a rank of the group, 0 to {len(members) - 1}"
-        raise ValueError(explain("get_global_rank: group_rank", got=group_rank, expected=expected))
+    arguments.check_rank("get_global_rank", "group_rank", group_rank, len(members))
     return members[group_rank]
 
 

@@ -245,6 +245,9 @@ def _default(comm: Communicator | None) -> Communicator:
         from hpcdist.comm.init import get_default
 
         return get_default()
+    if not isinstance(comm, Communicator):
+        do = "call it on ranks of the communicator only"
+        raise TypeError(explain("DeviceMesh: comm", got=repr(comm), expected="a communicator", do=do))
     return comm
 
 

@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 from hpcdist.comm.operation import Operation
 
-__all__ = ["NUM_RECORDS", "Call", "Entry", "Recorder", "Ring", "process_recorder", "read", "words"]
+__all__ = ["EXIT", "NUM_RECORDS", "Call", "Entry", "Recorder", "Ring", "process_recorder", "read", "words"]
 
 NUM_RECORDS = 1000
+EXIT = "exit"
+"""The verb of ranks that have come to their end, and wait for the others to come there."""
 _MAGIC = b"hpcdist flight 2\n"
 _HEADER_BYTES, _RECORD_BYTES = 512, 256
 _LIFE = struct.Struct("<dd")  # last sign of life, end of the process

@@ -218,7 +218,7 @@ class LocalWork(Work[T]):
     def wait(self, timeout_s: float | None = None) -> T:
         """Block until done and return the result; see :meth:`hpcdist.comm.work.Work.wait`."""
         if self._done is None:
-            limit_s = self._timeout_s if timeout_s is None else timeout_s
+            limit_s = min(self._timeout_s if timeout_s is None else timeout_s, threading.TIMEOUT_MAX)
             with self._group.world.condition:
                 if not self._group.world.condition.wait_for(self._ready, limit_s):
                     late = f"rank {', '.join(map(str, self._missing()))} of the group"

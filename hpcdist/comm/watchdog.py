@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcdist import config
 from hpcdist.comm import flight, flight_folder
 from hpcdist.comm.flight_report import sentence
-from hpcdist.comm.recorder import Call, Recorder, process_recorder
+from hpcdist.comm.recorder import EXIT, Call, Recorder, process_recorder
 from hpcdist.errors import DistTimeoutError, explain
 
 __all__ = ["GRACE_S", "Watchdog", "own", "remark", "start"]
@@ -115,6 +115,8 @@ class Watchdog:
         if reach is not None and time.monotonic() - self._remarked < self._late_s:
             return ""
         o = call.operation
+        if o.verb == EXIT:
+            return f"has come to the end of the program, and waited for {waited_s:.1f} s for {o.peers} to come there"
         array = "" if o.shape is None else f"{o.dtype} {o.shape}, "
         what = f"{o.verb} no. {o.number} of group {o.group!r} ({array}{Path(o.site).name})"
         return f"has waited for {waited_s:.1f} s in {what} for {o.peers}"

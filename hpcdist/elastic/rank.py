@@ -15,7 +15,7 @@ from pathlib import Path
 from hpcdist import config
 from hpcdist.backends import cpu
 from hpcdist.backends.parent import die_with_parent
-from hpcdist.comm import failure
+from hpcdist.comm import exits, failure
 from hpcdist.comm.launched import launched
 from hpcdist.elastic.job import Job
 
@@ -35,11 +35,16 @@ def run_job(job: Job) -> int:
         die_with_parent(signal.SIGKILL)
     cpu.set_threads(None, place.local_size if place else 1)
     _trace_crashes(folder, place.rank if place else 0)
+    rank = os.getpid()
     try:
         _execute(job)
     except BaseException as error:
-        code = failure.exit_code(error)
-        return _end(failure.report_failure(error)) if code else 0
+        if os.getpid() != rank:  # a process that the job has forked
+            raise
+        if not failure.exit_code(error):
+            return 0
+        shown = not isinstance(error, SystemExit) and failure.told_by_program(error)
+        return _end(failure.report_failure(error, shown=shown))
     return 0
 
 
@@ -77,4 +82,5 @@ def _end(code: int) -> int:
     library = sys.modules.get("mpi4py.MPI")
     if library is not None and library.Is_initialized() and not library.Is_finalized():
         library.COMM_WORLD.Abort(code)
+    exits.abandon(code)
     return code

@@ -91,12 +91,15 @@ def _crashes(folder: Path) -> Iterator[_Failure]:
 
 def _describe(failures: list[_Failure]) -> str:
     first, *others = failures
-    lines = [f"also failed: {other.who}: {other.what}: {_last_line(other)}" for other in others]
+    lines = [f"also failed: {other.who}: {_last_words(other)}" for other in others]
     return "\n".join([*lines, f"first failure: {first.who}: {first.what}", first.trace])
 
 
-def _last_line(failure: _Failure) -> str:
-    return (failure.trace.splitlines() or [""])[-1]
+def _last_words(failure: _Failure) -> str:
+    """Return the line that says what happened: ``package.Error: what``, and not what to do about it."""
+    lines = [line for line in failure.trace.splitlines() if not line.startswith(" ")]
+    said = next((line for line in reversed(lines) if failure.what in line), "")
+    return said or f"{failure.what}: {lines[-1] if lines else ''}"
 
 
 def _describe_status(status: int) -> str:

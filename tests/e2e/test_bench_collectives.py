@@ -29,7 +29,7 @@ def bench(ranks, *options):
 
 
 def test_every_verb_is_measured_twice(tmp_path):
-    done = bench(2, "--most", "600", "--json", str(tmp_path / "b.jsonl"), "--label", "here")
+    done = bench(2, "--sizes", "8", "64", "512", "--json", str(tmp_path / "b.jsonl"), "--label", "here")
     assert done.returncode == 0, done.stderr
     line = json.loads((tmp_path / "b.jsonl").read_text())
     assert (line["label"], line["ranks"]) == ("here", 2)

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     comm = _world()
     rows = []
-    for num_bytes in [n for n in _SIZES if n <= options.most]:
+    for num_bytes in options.sizes:
         rows += _measure(comm, num_bytes, options.verbs)
         if comm.rank == 0:
             print("\n".join(_lines(rows, num_bytes)), flush=True)
@@ -59,7 +59,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="hpcdist bench collectives",
         description="Time every verb and the same call of mpi4py, in turn: hpcdist launch -n 2 -m hpcdist bench ...",
     )
-    parser.add_argument("--most", type=int, default=_SIZES[-1], help="bytes of the largest vector; default 256 MiB")
+    parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES, help="bytes; default 8 to 256 MiB")
     parser.add_argument("--verbs", nargs="*", default=[], help="only these")
     parser.add_argument("--json", type=Path, help="append the result to this file, as one line")
     parser.add_argument("--label", default="", help="its name there")

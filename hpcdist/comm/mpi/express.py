@@ -175,6 +175,8 @@ class Express:
         """Carry out all_to_all into ``out``; say whether."""
         if out is None or not all(map(is_plain, parts)) or not all(map(is_plain, out)):
             return False
+        if arguments.overlap(parts, out):
+            return False
         head = ("all_to_all", parts[0].dtype, *[x.shape for x in parts], *shapes, *[(x.shape, x.dtype) for x in out])
         form = self._forms.find(head, parts[0], lambda: self._all_to_all(parts, shapes, out))
         return form is not None and self._run(form, parts, out)

@@ -1,140 +1,197 @@
 """The end of a rank is the end of the job, where hpcdist owns the world.
 
 A rank that ends alone leaves the others waiting in their next collective for ever, and MPI does not notice. So an
-uncaught exception, in any thread, and ``sys.exit`` with a code other than 0 end the whole job; at a normal end ranks
-wait for each other, within the time limit, before MPI is shut down. Meanwhile they answer ranks that wait for them in
-vain, in the roll call: that they have left, and how; which is an error there. So it is for an exit that no hook sees:
-``raise SystemExit(n)``, and ``sys.exit`` where it was looked up before this package was imported. Its code is 1 then,
-but for ``hpcdist run`` and ``python -m mpi4py``, which see it.
+uncaught exception, in any thread, and ``sys.exit`` with a code other than 0 end the whole job, from the moment that MPI
+runs; at a normal end ranks wait for each other, within the time limit, before MPI is shut down. Meanwhile they answer
+ranks that wait for them in vain, in the roll call: that they have left, and how; which is an error there. So it is for
+an exit that no hook sees: ``raise SystemExit(n)``, and ``sys.exit`` where it was looked up before this package was
+imported. Its code is 1 then, but for ``hpcdist run`` and ``python -m mpi4py``, which see it.
+
+A ``sys.excepthook`` of the program is called first, whether it was set before or since. Processes that a rank forks are
+no ranks: none of this is for them.
 """
 
 from __future__ import annotations
 
 import atexit
-import dis
 import os
 import sys
 import threading
-from types import FrameType, TracebackType
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 from mpi4py import MPI
 
 from hpcdist.comm import exits, failure, flight_folder, stacks, watchdog
 from hpcdist.comm.mpi.communicator import MpiCommunicator
-from hpcdist.comm.mpi.plain import PlainCommunicator
 from hpcdist.comm.mpi.polling import poll
-from hpcdist.comm.mpi.rollcall import RollCall
 from hpcdist.comm.mpi.work import MpiWork
-from hpcdist.comm.recorder import process_recorder
+from hpcdist.comm.operation import Operation
+from hpcdist.comm.recorder import EXIT, process_recorder
 from hpcdist.errors import explain
 
-__all__ = ["install"]
+__all__ = ["hook", "install"]
 
+_SHARED = "/dev/shm/mpich_shm_"
 _GRACE_S = 1.0
 """If all ranks end with an error within this time, each keeps its own exit code."""
 
-_installed: list[_Guard] = []
+
+def hook() -> None:
+    """Let a failure of this rank end the job from now on."""
+    if not _hooks:
+        _hooks.append(_Hooks(MPI.COMM_WORLD))
 
 
 def install(comm: MpiCommunicator) -> None:
     """Tie the ends of the ranks of ``comm`` together, once a process. Collective over ``comm``."""
-    if not _installed:
-        guard = _Guard(comm.plain(), comm.roll_call)
-        _installed.append(guard)
-        watchdog.own(guard.end_job)
+    if not _farewells:
+        hook()
+        _farewells.append(_Farewell(comm, _hooks[0]))
+        watchdog.own(end_job)
         flight_folder.enter_launcher()
         stacks.install(MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
 
 
-class _Guard:
-    """The hooks of one rank.
+def end_job(error: BaseException, *, shown: bool = False) -> NoReturn:
+    """Report the error, unless the program has ``shown`` it, and end all ranks."""
+    _abort(failure.report_failure(error, shown=shown))
+
+
+def _abort(code: int) -> NoReturn:
+    failure.flush()
+    if not MPI.Is_finalized():
+        _remove_shared()
+        _hooks[0].handle.Abort(code)
+    os._exit(code)
+
+
+def _remove_shared() -> None:
+    """Remove the name of the memory that MPICH shares between ranks, which it leaves behind when a job is aborted."""
+    with suppress(OSError):
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            _, slash, name = line.partition(f" {_SHARED}")
+            if slash:
+                Path(f"{_SHARED}{name}").unlink(missing_ok=True)
+
+
+class _Hooks:
+    """What Python calls on this rank when something fails.
 
     Parameters
     ----------
-    comm : PlainCommunicator
-        Used for nothing but the end.
-    roll_call : RollCall
-        Where waiting ranks ask for this one.
+    handle : MPI.Intracomm
+        To abort.
+
+    Attributes
+    ----------
+    seen : SystemExit or None
+        The exit that ``python -m mpi4py`` has seen.
     """
 
-    def __init__(self, comm: PlainCommunicator, roll_call: RollCall) -> None:
-        self._comm, self._roll_call = comm, roll_call
-        self._seen: SystemExit | None = None
-        self._outermost = _outermost() if threading.current_thread() is threading.main_thread() else None
-        sys.excepthook = self._on_exception
-        threading.excepthook = self._on_thread_exception
+    def __init__(self, handle: MPI.Intracomm) -> None:
+        self.handle = handle
+        self.seen: SystemExit | None = None
+        self._theirs, sys.excepthook = sys.excepthook, self._on_exception
+        self._thread_theirs, threading.excepthook = threading.excepthook, self._on_thread_exception
         exits.listen()
         # "python -m mpi4py" tells MPI of the exit it saw, and then leaves: our farewell comes between
         self._tell_mpi, MPI._set_abort_status = MPI._set_abort_status, self._remember_status
-        atexit.register(self._at_end)
+        os.register_at_fork(after_in_child=self._release)
+
+    def _release(self) -> None:
+        """Leave the end of a process that was forked to Python."""
+        sys.excepthook, threading.excepthook = self._theirs, self._thread_theirs
+        MPI._set_abort_status = _forget_status
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        del kind
-        self.end_job(error.with_traceback(trace))
+        is_theirs = self._theirs is not sys.__excepthook__
+        if is_theirs:
+            with suppress(Exception):
+                self._theirs(kind, error, trace)
+        end_job(error.with_traceback(trace), shown=is_theirs)
 
     def _on_thread_exception(self, hook: threading.ExceptHookArgs) -> None:
         if hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
-            self.end_job(hook.exc_value)
+            end_job(hook.exc_value)
 
     def _remember_status(self, status: Any) -> None:
-        self._seen = SystemExit(status)
+        self.seen = SystemExit(status)
         self._tell_mpi(status)
 
-    def _came_to_its_end(self) -> bool:
-        """Say whether the program's outermost frame returned, and was not left by an exception."""
-        frame = self._outermost
-        return frame is None or dis.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
 
-    def _at_end(self) -> None:
-        if MPI.Is_finalized():
+def _forget_status(status: Any) -> None:
+    del status
+
+
+_hooks: list[_Hooks] = []
+
+
+class _Farewell:
+    """How ranks wait for each other at their ends.
+
+    Parameters
+    ----------
+    comm : MpiCommunicator
+        Whose ranks they are. Creation is collective over it.
+    hooks : _Hooks
+    """
+
+    def __init__(self, comm: MpiCommunicator, hooks: _Hooks) -> None:
+        self.comm, self._roll_call, self._hooks = comm.plain(), comm.roll_call, hooks
+        self._members, self._pid = f"{comm._members}#{EXIT}", os.getpid()
+        hooks.handle = self.comm.handle
+        atexit.register(self.say)
+
+    def say(self) -> None:
+        """Wait for the ends of the others; end the job if this one has failed, or they do not come in time."""
+        if MPI.Is_finalized() or os.getpid() != self._pid:
             return
-        process_recorder().close()
-        error = None if self._came_to_its_end() else self._seen or exits.told()  # the program may have caught it
+        error = None if exits.came_to_its_end() else exits.uncaught() or self._hooks.seen or exits.told()
         failed = error is not None and failure.exit_code(error) != 0
-        farewell = self._comm.ibarrier()
+        if self._all_come(error, _GRACE_S if failed else self.comm.timeout_s):
+            if not failed:
+                flight_folder.close()
+            return
+        if error is not None and failed:
+            end_job(error, shown=error is exits.uncaught())
+        self._end_late()
+
+    def _all_come(self, error: BaseException | None, limit_s: float) -> bool:
+        """Wait until the ends of all ranks have come; say whether they have within ``limit_s`` seconds."""
+        operation = Operation(
+            EXIT, self.comm.rank, self.comm.size, self.comm.name, 1, None, None, (), "all ranks", "the end"
+        )
+        ticket = process_recorder().begin(operation, self._members, limit_s=self.comm.timeout_s)
+        farewell, how = self.comm.ibarrier(), _describe(error)
         assert isinstance(farewell, MpiWork)
-        how = self._describe(error)
 
         def all_have_left() -> bool:
             self._roll_call.answer_from_beyond(how)
             return farewell.progress()
 
-        if poll(all_have_left, _GRACE_S if failed else self._comm.timeout_s):
-            if not failed:
-                flight_folder.close()
-            return
-        if error is not None and failed:
-            self.end_job(error)
-        self._end_late()
-
-    def _describe(self, error: SystemExit | None) -> str:
-        """Say how this rank left."""
-        if error is not None:
-            return f"it left with exit code {failure.exit_code(error)}"
-        if self._came_to_its_end():
-            return "it came to the end of the program"
-        return "it left by SystemExit, with an exit code that Python keeps to itself"
+        come = poll(all_have_left, limit_s)
+        process_recorder().end(ticket, failed=not come)
+        return come
 
     def _end_late(self) -> NoReturn:
-        what = f"rank {self._comm.rank} of {self._comm.size}: others have not ended within {self._comm.timeout_s:g} s"
-        sys.stderr.write(explain(what, do="let every rank do the same work, or allow more time (timeout_s)") + "\n")
-        self._abort(1)
-
-    def end_job(self, error: BaseException) -> NoReturn:
-        """Report the error, and end all ranks."""
-        self._abort(failure.report_failure(error))
-
-    def _abort(self, code: int) -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if not MPI.Is_finalized():
-            self._comm.handle.Abort(code)
-        os._exit(code)
+        limit_s = self.comm.timeout_s
+        what = f"rank {self.comm.rank} of {self.comm.size}: others have not ended within {limit_s:g} s"
+        failure.say(explain(what, do="let every rank do the same work, or allow more time (timeout_s)") + "\n")
+        _abort(1)
 
 
-def _outermost() -> FrameType:
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-    return frame
+_farewells: list[_Farewell] = []
+
+
+def _describe(error: BaseException | None) -> str:
+    """Say how this rank left."""
+    if isinstance(error, SystemExit):
+        return f"it left with exit code {failure.exit_code(error)}"
+    if error is not None:
+        return f"it left by {type(error).__name__}: {error}"
+    if exits.came_to_its_end():
+        return "it came to the end of the program"
+    return "it left by SystemExit, with an exit code that Python keeps to itself"

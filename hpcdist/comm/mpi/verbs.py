@@ -228,7 +228,7 @@ def send(group: Group, x: Array, dest: int, tag: int) -> Plan[None]:
     way = transport(group, x, staged=group.check)
     x = way.adopt(x)
     arguments.message("send", "dest", x, dest, group.size)
-    _check_tag(group, "send", tag)
+    arguments.check_tag("send", tag, group.top_tag)
     packed, header = pack(x), Header(x, receives=False) if group.check else None
 
     def post(calls: Calls) -> chunks.Posted:
@@ -242,7 +242,7 @@ def recv(group: Group, out: Array, source: int | None, tag: int) -> Plan[Array]:
     way = transport(group, out, staged=group.check)
     out = way.adopt(out)
     arguments.message("recv", "source", out, source, group.size)
-    _check_tag(group, "recv", tag)
+    arguments.check_tag("recv", tag, group.top_tag)
     buffer = _receive_in(out.shape, out, out)
     elements = raw(buffer)
     limit = way.limit(elements, group.max_count)
@@ -287,11 +287,6 @@ def _lengths(group: Group, way: Transport, receives: Messages) -> list[int]:
 def _behind(header: Header | None, calls: Calls) -> MPI.Intracomm | Ahead:
     """Return what posts a message, behind ``header`` if there is one."""
     return calls.handle if header is None else header.ahead(calls.handle)
-
-
-def _check_tag(group: Group, verb: str, tag: int) -> None:
-    if not 0 <= tag < group.top_tag:
-        raise ValueError(explain(f"{verb}: tag", got=tag, expected=f"0 to {group.top_tag - 1}"))
 
 
 def _mean(total: Array, op: ReduceOp, size: int) -> Array:

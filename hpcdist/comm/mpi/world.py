@@ -22,23 +22,37 @@ _CURES = (
 )
 
 
-def world(*, timeout_s: float, check: bool | None = None, reproducible: bool) -> MpiCommunicator:
+def world(*, timeout_s: float, check: bool | None = None, reproducible: bool, owned: bool = False) -> MpiCommunicator:
     """Return all ranks that were started together. Starts MPI if nobody has. Collective over the world.
+
+    Parameters
+    ----------
+    timeout_s, check, reproducible
+        As for ``hd.init``.
+    owned : bool
+        Whether a failure of this rank ends the job, from the moment that MPI runs.
 
     Raises
     ------
     LaunchError
         If no MPI can be loaded, or if each process turns out to be a world of its own.
     """
+    place = launched(os.environ)
     try:
-        from mpi4py import MPI
+        from hpcdist.comm.mpi.start import start
+
+        MPI = start(place, timeout_s)  # noqa: N806 (the module)
     except (ImportError, RuntimeError) as e:
         do = 'pip install "hpcdist[mpi]", or load the site\'s MPI module so that its library is found'
         raise LaunchError(explain("no MPI library can be loaded", got=e, do=do)) from e
     from hpcdist.comm.mpi.communicator import MpiCommunicator
 
     if not config.environment().allow_singletons:
-        check_company(MPI.COMM_WORLD.Get_size(), launched(os.environ), MPI.Get_library_version())
+        check_company(MPI.COMM_WORLD.Get_size(), place, MPI.Get_library_version())
+    if owned and MPI.COMM_WORLD.Get_size() > 1:
+        from hpcdist.comm.mpi import guard
+
+        guard.hook()
     return MpiCommunicator.adopt(MPI.COMM_WORLD, timeout_s=timeout_s, check=check, reproducible=reproducible)
 
 
