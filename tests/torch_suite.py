@@ -247,6 +247,59 @@ def check_all_to_all(comm):
     equal(out, np.concatenate([np.arange(2 * comm.rank, 2 * comm.rank + 2) + 100 * r for r in range(comm.size)]))
 
 
+def check_exchanges_in_place(comm):
+    """Large ones, which no MPI keeps elsewhere; the communicator's own verb refuses them."""
+    n, size = 50_000, comm.size
+
+    def parts():
+        return [np.full(n, 10.0 * comm.rank + dest) for dest in range(size)]
+
+    expected = [np.full(n, 10.0 * source + comm.rank) for source in range(size)]
+    xs, whole = parts(), np.concatenate(parts())
+    once(comm, lambda wait: dist.all_to_all(xs if wait else parts(), xs if wait else parts(), async_op=wait))
+    dist.all_to_all_single(whole, whole)
+    equal(np.concatenate(xs), np.concatenate(expected))
+    equal(whole, np.concatenate(expected))
+    memory = np.concatenate([*parts(), np.zeros(n)])
+    dist.all_to_all_single(memory[n:], memory[:-n])
+    equal(memory[n:], np.concatenate(expected), "one place further")
+    for _ in range(2):
+        xs = parts()
+        comm.all_to_all(xs, [(n,)] * size, out=parts())
+        with pytest.raises(ValueError, match=r"all_to_all: out\n.*memory of a part"):
+            comm.all_to_all(xs, [(n,)] * size, out=xs)
+
+
+def check_what_is_no_integer_is_refused(comm):
+    x, ones = np.ones(1), np.ones(comm.size)
+    for call, text in (
+        (lambda: dist.broadcast(x, group_src=0.5), "broadcast: group_src"),
+        (lambda: dist.broadcast(x, 0.0), "broadcast: src"),
+        (lambda: comm.broadcast(x, 0.5), "broadcast: root"),
+        (lambda: dist.isend(x, 0, tag="a"), "send: tag"),
+        (lambda: dist.irecv(x, 0, tag=0.5), "recv: tag"),
+        (lambda: dist.new_group(0), "new_group: ranks"),
+        (lambda: dist.new_group([0.5]), "new_group: ranks"),
+        (lambda: dist.split_group(None, [0]), "split_group: split_ranks"),
+        (lambda: dist.get_global_rank(None, "0"), "get_global_rank: group_rank"),
+        (lambda: dist.all_to_all_single(ones, ones, [1.5] * comm.size), "output_split_sizes"),
+        (lambda: comm.all_gather(x, sizes=[1.5] * comm.size), "all_gather: sizes"),
+        (lambda: dist.barrier(timeout="3"), "timeout"),
+        (lambda: dist.init_device_mesh((1,), comm=3), "DeviceMesh: comm"),
+        (lambda: dist.init_device_mesh((1,), comm=dist.NonMember("part", (1,), 0)), "DeviceMesh: comm"),
+    ):
+        with pytest.raises(TypeError, match=f"{text}.*\n  got "):
+            call()
+    for call in (
+        lambda: dist.barrier(timeout=float("inf")),
+        lambda: dist.isend(x, 0, tag=-1),
+        lambda: dist.irecv(x, 0, tag=2**40),
+    ):
+        with pytest.raises(ValueError, match=r"timeout|tag"):
+            call()
+    equal(comm.broadcast(np.array([comm.rank]), np.int64(comm.size - 1)), np.array([comm.size - 1]))
+
+
 def check_all_to_all_single_refuses(comm):
     x = np.ones(comm.size)
     with pytest.raises(ValueError, match=r"output_split_sizes\n.*\n.*sum is"):

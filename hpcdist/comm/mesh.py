@@ -240,7 +240,7 @@ def init_device_mesh(
     return DeviceMesh(np.arange(math.prod(sizes)).reshape(sizes), names, comm)
 
 
-def _default(comm: Communicator | None) -> Communicator:
+def _default(comm: object) -> Communicator:
     if comm is None:
         from hpcdist.comm.init import get_default
 

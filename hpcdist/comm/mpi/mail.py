@@ -43,7 +43,7 @@ class Mail:
 
     def send(self, x: Array, dest: int, tag: int) -> Work[None] | None:
         """Post the sending of ``x``; None if it has to go the ordinary way. Point to point."""
-        if not is_plain(x) or not 0 <= tag < self._comm.top_tag:
+        if not is_plain(x) or type(tag) is not int or not 0 <= tag < self._comm.top_tag:
             return None
         form = self._forms.find(("send", x.shape, x.dtype, dest), x, lambda: self._send(x, dest), f"rank {dest}")
         if form is None:
@@ -62,7 +62,7 @@ class Mail:
 
     def recv(self, out: Array, source: int | None, tag: int) -> bool:
         """Receive into ``out``; say whether, or whether it has to go the ordinary way. Point to point."""
-        if source is None or not is_plain(out) or not 0 <= tag < self._comm.top_tag:
+        if source is None or not is_plain(out) or type(tag) is not int or not 0 <= tag < self._comm.top_tag:
             return False
         head = ("recv", out.shape, out.dtype, source)
         form = self._forms.find(head, out, lambda: self._recv(out, source), f"rank {source}")
