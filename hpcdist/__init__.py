@@ -83,9 +83,12 @@ _HOMES = {
 
 
 if {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"} & os.environ.keys():
+    from hpcdist.backends.parent import is_worker as _is_worker
     from hpcdist.comm import exits as _exits
+    from hpcdist.comm.launched import launched as _launched
 
-    _exits.listen()  # a rank of a job, which has to end as this one does
+    if _launched(os.environ) is not None and not _is_worker():
+        _exits.listen()  # a rank of a job, which has to end as this one does
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -27,6 +26,8 @@ def die_with_parent(number: signal.Signals, parent: int | None = None) -> None:
     parent : int, optional
         Process id of the parent, where it is known; default: the present one.
     """
+    import ctypes
+
     expected = os.getppid() if parent is None else parent
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != expected:

@@ -68,6 +68,39 @@ sys.exit(hpcdist.cli.main({list(arguments)!r}))
     assert "hpcdist" in done.stdout
 
 
+RANK = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+STEP = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+WORKER = "from hpcdist.backends.parent import WORKER; multiprocessing.current_process().name = WORKER + '0'"
+
+
+@pytest.mark.parametrize(
+    ("variables", "before", "expected"),
+    [
+        ({}, "", False),
+        (RANK, "", True),
+        (STEP | {"SLURM_STEP_ID": "0"}, "", True),
+        (STEP | {"SLURM_STEP_ID": "4294967291"}, "", False),
+        (
+            RANK,
+            f"import multiprocessing; {WORKER}; [sys.modules.pop(m) for m in [*sys.modules] if 'hpcdist' in m]",
+            False,
+        ),
+    ],
+    ids=["no launcher", "mpirun", "srun", "batch script", "worker of a rank"],
+)
+def test_only_ranks_listen_to_sys_exit(monkeypatch, variables, before, expected):
+    for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if before:
+        monkeypatch.delenv("OMPI_COMM_WORLD_RANK")
+        before += f"; import os; os.environ.update({variables!r})"
+    code = f"import sys; {before}\nbefore = sys.exit; import hpcdist; print(sys.exit is not before)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{expected}\n", "")
+
+
 def test_module_is_command(poisoned):
     done = poisoned("-m", "hpcdist", "--version")
     assert (done.returncode, done.stdout) == (0, f"hpcdist {hpcdist.__version__}\n")
