@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 
 __all__ = ["abandon", "came_to_its_end", "listen", "told", "uncaught"]
 
+_PYTHONS = ("builtin_function_or_method", "Quitter")
+_listens = False
 _told: SystemExit | None = None
 _outermost: FrameType | None = None
 _RETURNS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
@@ -29,11 +31,17 @@ _ANSWER_S = 1.0
 
 
 def listen() -> None:
-    """Remember, from now on, what ``sys.exit`` is told, and see how the program's outermost frame is left."""
-    global _outermost
-    if sys.exit is _exit:
+    """Remember, from now on, what ``sys.exit`` is told, and see how the program's outermost frame is left.
+
+    Where the program has put functions of its own in their places, these stay.
+    """
+    global _outermost, _listens
+    if _listens:
         return
-    sys.exit = builtins.exit = builtins.quit = _exit  # type: ignore[assignment]
+    _listens = True
+    for module, name in ((sys, "exit"), (builtins, "exit"), (builtins, "quit")):
+        if type(getattr(module, name, None)).__name__ in _PYTHONS:
+            setattr(module, name, _exit)
     if threading.current_thread() is threading.main_thread():
         _outermost = sys._getframe()
         while _outermost.f_back is not None:

@@ -79,6 +79,8 @@ class Flight:
         By rank.
     size : int
         Number of ranks in the world.
+    is_over : bool
+        Whether all processes are gone, as far as can be seen from here.
     now : float
     folders : list of Path
         Where the files lie.
@@ -88,12 +90,13 @@ class Flight:
         self.folders = list(folders)
         self.rings = {ring.rank: ring for ring in sorted(rings, key=lambda ring: ring.rank)}
         self.size = max((ring.size for ring in self.rings.values()), default=0)
+        self.is_over = all(self.process_state(rank) == "gone" for rank in self.rings)
         self.now = self._find_now() if now is None else now
 
     def _find_now(self) -> float:
         last = max((time_ for ring in self.rings.values() for time_ in _times(ring)), default=0.0)
-        now, all_gone = time.time(), all(self.process_state(rank) == "gone" for rank in self.rings)
-        return last if all_gone or now - last > SILENT_S else now
+        now = time.time()
+        return last if self.is_over or now - last > SILENT_S else now
 
     # ---- one rank
     def last(self, rank: int) -> Entry | None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcdist import config
-from hpcdist.comm import stacks
+from hpcdist.comm import leftovers, stacks
 from hpcdist.comm.recorder import process_recorder
 
 __all__ = ["FOLDER", "close", "enter", "enter_launcher", "open_given"]
@@ -45,8 +45,10 @@ def enter_launcher() -> None:
     """Note that hpcdist owns the world; move to the launcher's folder, where that is on this machine."""
     _Place.is_owned = True
     given, reports = config.environment().flight_dir, config.environment().error_dir
-    if given is None and reports is not None and Path(reports).is_dir():
-        _move_to(Path(reports) / FOLDER)
+    if reports is not None and Path(reports).is_dir():
+        leftovers.note(Path(reports), _Place.rank)
+        if given is None:
+            _move_to(Path(reports) / FOLDER)
 
 
 def enter(folder: Path) -> None:
@@ -69,12 +71,18 @@ def close() -> None:
     if path is None or config.environment().flight_dir is not None:
         return
     recorder.discard()
-    with suppress(OSError):  # other ranks have files there
-        path.parent.rmdir()
+    _remove_if_empty(path.parent)
 
 
 def _move_to(folder: Path) -> None:
     try:
         stacks.move_beside(process_recorder().move_to(folder, _Place.rank, _Place.size))
     except OSError as error:
-        _log.warning("the flight recorder cannot write to %s, and stays where it was: %s", folder, error)
+        _remove_if_empty(folder)
+        level = logging.WARNING if _Place.rank == 0 else logging.INFO  # it is most likely the same for all
+        _log.log(level, "the flight recorder cannot write to %s, and stays where it was: %s", folder, error)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # other ranks have files there
+        folder.rmdir()

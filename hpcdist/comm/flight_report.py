@@ -97,7 +97,10 @@ def _life(flight: Flight, rank: int) -> str:
     if state == "stopped":
         return ", and its process is stopped"
     if silent_s:
-        return f", and has given no sign of life for {_seconds(silent_s)}" + (": its process is gone" if state else "")
+        is_gone = bool(state) and not flight.is_over  # which tells it from others
+        return f", and has given no sign of life for {_seconds(silent_s)}" + (
+            ": its process is gone" if is_gone else ""
+        )
     return ""
 
 

@@ -202,8 +202,12 @@ class Recorder:
 
 def _create(path: Path) -> mmap.mmap:
     with path.open("x+b") as file:
-        os.posix_fallocate(file.fileno(), 0, _NUM_BYTES)  # a full file system is an error here, not a signal later
-        return mmap.mmap(file.fileno(), _NUM_BYTES)
+        try:
+            os.posix_fallocate(file.fileno(), 0, _NUM_BYTES)  # a full file system is an error here, not a signal later
+            return mmap.mmap(file.fileno(), _NUM_BYTES)
+        except OSError:
+            path.unlink()
+            raise
 
 
 def _header(about: dict[str, Any]) -> bytes:

@@ -45,7 +45,8 @@ def install(rank: int, size: int) -> None:
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    signal.signal(_SIGNAL, lambda *_: None)  # what writes to the pipe is the part of a handler that is in C
+    # what writes to the pipe is the part of a handler that is in C
+    signal.signal(_SIGNAL, lambda *_: _answer_late(writer))
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _Answer.installed = True
     move_beside(process_recorder().path)
@@ -61,6 +62,15 @@ def _is_free() -> bool:
     if before != -1:
         signal.set_wakeup_fd(before)
     return before == -1
+
+
+def _answer_late(writer: int) -> None:
+    """Answer from the main thread, if the program has taken the pipe away, as asyncio does; take it back if it can."""
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if before not in (writer, -1):
+        signal.set_wakeup_fd(before)
+    if before != writer:
+        report()
 
 
 def _forget() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcdist import config
 from hpcdist.backends import cpu, mpi
-from hpcdist.comm import flight, flight_folder, flight_report
+from hpcdist.comm import flight, flight_folder, flight_report, leftovers
 from hpcdist.comm.launched import tasks_per_node
 from hpcdist.elastic import processes, verdict
 from hpcdist.elastic.command import Site, compose
@@ -77,6 +77,7 @@ def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
             last_signal=signal.SIGTERM if launcher.family == "openmpi" else signal.SIGKILL,
         )
         status = supervisor.run()
+        leftovers.remove_noted(Path(folder))
         end = verdict.judge(Path(folder), status, hydra=launcher.family == "mpich" and job.kind != "program")
         if supervisor.ended_by and status:
             number = supervisor.ended_by

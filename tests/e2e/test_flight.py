@@ -197,7 +197,7 @@ def test_a_rank_that_ended_early_is_named(start, tmp_path, capsys):
     cli.main(["doctor", "--flight", str(tmp_path / "flight")])
     said = capsys.readouterr().out
     assert said.startswith("Rank 2 has not come to all_reduce no. 2 of group 'world'")
-    assert "; it ended " in said
+    assert "; it came to the end of the program " in said
 
 
 def test_ranks_in_different_calls_are_shown(start, tmp_path, capsys):

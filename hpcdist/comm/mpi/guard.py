@@ -18,13 +18,12 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 from mpi4py import MPI
 
-from hpcdist.comm import exits, failure, flight_folder, stacks, watchdog
+from hpcdist.comm import exits, failure, flight_folder, leftovers, stacks, watchdog
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 from hpcdist.comm.mpi.polling import poll
 from hpcdist.comm.mpi.work import MpiWork
@@ -34,7 +33,6 @@ from hpcdist.errors import explain
 
 __all__ = ["hook", "install"]
 
-_SHARED = "/dev/shm/mpich_shm_"
 _GRACE_S = 1.0
 """If all ranks end with an error within this time, each keeps its own exit code."""
 
@@ -63,18 +61,9 @@ def end_job(error: BaseException, *, shown: bool = False) -> NoReturn:
 def _abort(code: int) -> NoReturn:
     failure.flush()
     if not MPI.Is_finalized():
-        _remove_shared()
+        leftovers.remove()
         _hooks[0].handle.Abort(code)
     os._exit(code)
-
-
-def _remove_shared() -> None:
-    """Remove the name of the memory that MPICH shares between ranks, which it leaves behind when a job is aborted."""
-    with suppress(OSError):
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            _, slash, name = line.partition(f" {_SHARED}")
-            if slash:
-                Path(f"{_SHARED}{name}").unlink(missing_ok=True)
 
 
 class _Hooks:
@@ -102,9 +91,10 @@ class _Hooks:
         os.register_at_fork(after_in_child=self._release)
 
     def _release(self) -> None:
-        """Leave the end of a process that was forked to Python."""
+        """Leave the end of a process that was forked to Python; but do not let mpi4py end MPI there."""
         sys.excepthook, threading.excepthook = self._theirs, self._thread_theirs
         MPI._set_abort_status = _forget_status
+        atexit.register(_leave_child)
 
     def _on_exception(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         is_theirs = self._theirs is not sys.__excepthook__
@@ -124,6 +114,12 @@ class _Hooks:
 
 def _forget_status(status: Any) -> None:
     del status
+
+
+def _leave_child() -> NoReturn:
+    failure.flush()
+    error = None if exits.came_to_its_end() else exits.uncaught() or exits.told()
+    os._exit(0 if error is None else failure.exit_code(error))
 
 
 _hooks: list[_Hooks] = []

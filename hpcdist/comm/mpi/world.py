@@ -41,7 +41,7 @@ def world(*, timeout_s: float, check: bool | None = None, reproducible: bool, ow
     try:
         from hpcdist.comm.mpi.start import start
 
-        MPI = start(place, timeout_s)  # noqa: N806 (the module)
+        MPI = start(place, timeout_s)
     except (ImportError, RuntimeError) as e:
         do = 'pip install "hpcdist[mpi]", or load the site\'s MPI module so that its library is found'
         raise LaunchError(explain("no MPI library can be loaded", got=e, do=do)) from e

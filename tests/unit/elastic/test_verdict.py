@@ -24,7 +24,7 @@ def test_first_in_time_is_shown_last(tmp_path, report):
     end = judge(tmp_path, 1, hydra=False)
     assert end.exit_code == 3
     lines = end.text.splitlines()
-    assert lines[0] == "also failed: rank 0 of 3 (n1, pid 70): ValueError: ValueError: boom-0"
+    assert lines[0] == "also failed: rank 0 of 3 (n1, pid 70): ValueError: boom-0"
     assert lines[-3:] == ["first failure: rank 1 of 3 (n1, pid 71): ValueError", "Traceback", "ValueError: boom-1"]
 
 
