@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from hpcdist.comm.addressing import GroupLike, member, rank_in
+from hpcdist.comm.availability import is_torchelastic_launched
 from hpcdist.comm.future import Pending, seconds
 from hpcdist.comm.monitored import monitored_barrier as _monitored_barrier
 from hpcdist.comm.operation import call_site
@@ -102,11 +103,11 @@ _passed: Counter[tuple[str, int]] = Counter()
 
 
 def _check_input() -> None:
-    """Refuse a standard input that is closed or /dev/null; others, also Python's own, may have something to read."""
+    """Refuse to wait for what nobody can type: ``hpcdist launch`` gives ranks no terminal, MPI's give it to rank 0."""
     try:
         is_empty = os.path.samestat(os.fstat(sys.stdin.fileno()), Path(os.devnull).stat())
-    except (AttributeError, OSError):
+    except (AttributeError, OSError):  # closed, or replaced by something that Python reads
         is_empty = sys.stdin is None
-    if is_empty:
+    if is_empty or is_torchelastic_launched():
         do = "start the job as `mpirun -n N python job.py`, which gives what is typed to rank 0"
         raise DistError(explain("breakpoint: nothing can be typed here", got="an empty input", do=do))

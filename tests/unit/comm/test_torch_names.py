@@ -197,9 +197,11 @@ def test_a_debugger_shows_its_caller(monkeypatch, capsys):
     assert f"(Pdb) {secret}\n" in capsys.readouterr().out
 
 
-def test_a_debugger_that_nobody_can_type_to_is_an_error_on_every_rank(monkeypatch):
+@pytest.mark.parametrize("launched", [False, True])
+def test_a_debugger_that_nobody_can_type_to_is_an_error_on_every_rank(monkeypatch, launched):
     with Path(os.devnull).open() as nothing:
-        monkeypatch.setattr("sys.stdin", nothing)
+        monkeypatch.setattr("sys.stdin", io.StringIO() if launched else nothing)
+        monkeypatch.setattr("hpcdist.comm.barriers.is_torchelastic_launched", lambda: launched)
 
         def main(comm):
             with dist.using_group(comm), pytest.raises(dist.DistError, match=r"(?s)nothing can be typed.*mpirun"):
