@@ -21,8 +21,8 @@ LONG = 4
 """So many times longer is each part of the soak."""
 
 
-def adopt(way, timeout_s=20):
-    return MpiCommunicator.adopt(MPI.COMM_WORLD, timeout_s=timeout_s, **way)
+def adopt(way):
+    return MpiCommunicator.adopt(MPI.COMM_WORLD, timeout_s=20, **way)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,9 @@ def run_mismatches(way, seeds):
 
 def run_disorders(world, way, kind, seeds):
     for seed in seeds:
-        random_faults.check_disorder(adopt(way, timeout_s=0.4), seed, kind)
+        comm = adopt(way)
+        comm.timeout_s = 0.4
+        random_faults.check_disorder(comm, seed, kind)
         world.barrier()
 
 
