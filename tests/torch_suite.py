@@ -348,6 +348,22 @@ def check_coalescing_manager(comm):
         equal(part, reduced(arrays, ReduceOp.MAX)[2 * comm.rank :][:2])
 
 
+def check_coalesced_results_lie_apart(comm):
+    x = np.ones(6)
+
+    def twice():
+        with dist.coalescing_manager():
+            dist.all_reduce(x)
+            dist.all_reduce(x)
+
+    for call in (twice, lambda: dist.all_reduce_coalesced([x[:4], x[2:]])):
+        with pytest.raises(ValueError, match="two of them write into the same memory"):
+            call()
+    equal(x, np.ones(6))
+    dist.all_reduce_coalesced([x[:4:2], x[1:4:2], x[4:], x[:0]])
+    equal(x, np.full(6, float(comm.size)))
+
+
 # ---- works
 def check_works_and_futures(comm):
     x = np.ones(3)

@@ -30,6 +30,7 @@ __all__ = [
     "gather",
     "message",
     "overlap",
+    "owner",
     "reduce",
     "reduce_scatter",
     "scatter",
@@ -180,8 +181,8 @@ def check_apart(verb: str, out: Array, x: Array) -> None:
 
 def overlap(xs: Sequence[Array], ys: Sequence[Array]) -> bool:
     """Say whether an array of one list may lie in the memory of one of the other. Cheap where owners differ."""
-    owners = {id(_owner(x)) for x in xs}
-    if not any(id(_owner(y)) in owners for y in ys):
+    owners = {id(owner(x)) for x in xs}
+    if not any(id(owner(y)) in owners for y in ys):
         return False
     if any(map(is_device, (*xs, *ys))):
         return any(namespace(x, y).may_share_memory(x, y) for x in xs for y in ys)
@@ -194,7 +195,8 @@ def overlap(xs: Sequence[Array], ys: Sequence[Array]) -> bool:
     return False
 
 
-def _owner(x: Array) -> object:
+def owner(x: Array) -> object:
+    """Return what the memory of ``x`` belongs to."""
     base = getattr(x, "base", None)
     return x if base is None else base
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import timedelta
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
-from hpcdist.array import Array, namespace
+from hpcdist.array import Array, is_device, namespace
 from hpcdist.comm.addressing import GroupLike, check_device, member
+from hpcdist.comm.arguments import owner
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.future import Pending
 from hpcdist.comm.reduce_op import ReduceOp
@@ -82,7 +84,8 @@ def coalescing_manager(
     """Collect the calls of all_reduce, all_gather_into_tensor and reduce_scatter_tensor on ``group`` in a block.
 
     Collective over ``group``, at the end of the block: arrays of one dtype, verb and reduction travel in one message.
-    Results are there after the block, or, with ``async_ops``, when what it gave has been waited for::
+    Arrays are read and written at the end, so that no call sees the result of another of the block; results are there
+    after it, or, with ``async_ops``, when what it gave has been waited for::
 
         with coalescing_manager() as several:
             ...
@@ -112,7 +115,13 @@ def carry_out(comm: Communicator, parts: Sequence[Part], async_op: bool) -> list
     """Carry out, or post, one collective for each verb, reduction and dtype among ``parts``. Collective over ``comm``.
 
     Returns the works of what was posted.
+
+    Raises
+    ------
+    ValueError
+        If two of them write into the same memory; nothing is sent then.
     """
+    _check_apart([part.out for part in parts])
     kinds: dict[tuple[str, ReduceOp | None, np.dtype[Any]], list[Part]] = {}
     for part in parts:
         kinds.setdefault((part.verb, part.op, part.brings.dtype), []).append(part)
@@ -125,6 +134,15 @@ def carry_out(comm: Communicator, parts: Sequence[Part], async_op: bool) -> list
         else:
             _unpack(alike, work)
     return works
+
+
+def _check_apart(outs: Sequence[Array]) -> None:
+    if len({id(owner(out)) for out in outs}) == len(outs):
+        return
+    in_order = sorted((out for out in outs if out.size and not is_device(out)), key=byte_bounds)
+    if any(itertools.starmap(np.shares_memory, itertools.pairwise(in_order))):
+        do = "wait for the first before the second is called"
+        raise ValueError(explain("several collectives as one: two of them write into the same memory", do=do))
 
 
 def _start(comm: Communicator, verb: str, op: ReduceOp, x: Array, async_op: bool) -> Work[Array] | Array:
@@ -141,6 +159,6 @@ def _pack(parts: Sequence[Part]) -> Array:
 
 
 def _unpack(parts: Sequence[Part], rows: Array) -> None:
-    ends = accumulate(part.brings.shape[1] for part in parts)
+    ends = itertools.accumulate(part.brings.shape[1] for part in parts)
     for part, end in zip(parts, ends, strict=True):
         part.out[...] = rows[:, end - part.brings.shape[1] : end].reshape(part.out.shape)
