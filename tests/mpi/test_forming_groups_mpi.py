@@ -104,6 +104,15 @@ def test_a_rank_that_does_not_come_is_named_meanwhile(world, impatient, caplog):
     assert any("create_group" in text and "stopped: rank 0" in text for told in said[1:] for text in told)
 
 
+def test_record_names_ranks_of_the_world(world, monkeypatch):
+    """Also where the group that others are formed of is a part of it, in another order."""
+    part = MPI.COMM_WORLD.Split(0 if world.rank else 1, -world.rank)
+    comm, seen = MpiCommunicator.adopt(part, timeout_s=20, check=False), []
+    monkeypatch.setattr(comm._recorder, "begin", lambda o, members, **_: seen.append((o.verb, members)) or 0)
+    comm.create_group([comm.rank])
+    assert seen == [("create_group", f"{world.rank}#new")]
+
+
 def test_order_of_ranks_differs(world):
     everyone = list(range(world.size))
     with pytest.raises(CollectiveMismatchError, match="create_group on group 'world': ranks disagree"):

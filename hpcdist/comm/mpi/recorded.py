@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcdist import config
 from hpcdist.comm.debug import compares
 from hpcdist.comm.mpi import verbs
-from hpcdist.comm.mpi.attendance import attend
+from hpcdist.comm.mpi.attendance import attend, places
 from hpcdist.comm.mpi.check import Checker
 from hpcdist.comm.mpi.crowding import crowded
 from hpcdist.comm.mpi.device import Cuda
@@ -22,6 +22,7 @@ from hpcdist.comm.mpi.plain import PlainCommunicator
 from hpcdist.comm.mpi.polling import Late, poll
 from hpcdist.comm.mpi.rollcall import RollCall, Seat
 from hpcdist.comm.mpi.shared import node_name, share
+from hpcdist.comm.mpi.standstill import CREATION
 from hpcdist.comm.mpi.window import Window, WindowCalls, window_bytes
 from hpcdist.comm.mpi.work import MpiWork, sweep
 from hpcdist.comm.operation import Operation, call_site
@@ -214,7 +215,8 @@ class RecordedCommunicator(PlainCommunicator):
     # ---- what the verbs are made of
     def _create(self, ranks: Sequence[int], late: Late | None) -> MPI.Intracomm:
         seat, operation = self._creation(ranks)
-        ticket, failed = self._recorder.begin(operation, seat.key, limit_s=self.timeout_s), True
+        members = f"{places(self.handle, sorted(ranks))}{CREATION}"
+        ticket, failed = self._recorder.begin(operation, members, limit_s=self.timeout_s), True
         try:
             with self.roll_call.creating(seat):
                 handle = super()._create(ranks, late or functools.partial(self.roll_call.late, seat, operation))
