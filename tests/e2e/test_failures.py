@@ -22,16 +22,22 @@ import os, sys, threading, time
 import numpy as np
 import hpcdist as hd
 
+mode = sys.argv[1]
+if mode == "absent" and os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+    time.sleep(60)
+
 comm = hd.init(timeout_s=float(os.environ.get("LIMIT", 600)))
 
 def boom():
     raise ValueError("boom-41")
 
+def tell(kind, error, trace):
+    print("told by the program:", error, file=sys.stderr)
+
 def leave(code):
     with open(os.devnull):
         sys.exit(code)
 
-mode = sys.argv[1]
 if mode == "agreed":
     with comm.agreed():
         if comm.rank == 1:
@@ -54,10 +60,22 @@ if mode == "finalize":
     MPI.Finalize()
     sys.exit(0)
 if mode == "slow" and comm.rank == 0:
-    time.sleep(2)
+    time.sleep(1)
 if comm.rank == 1:
     if mode == "raise":
         boom()
+    if mode == "told":
+        sys.excepthook = tell
+        boom()
+    if mode == "closed":
+        sys.stdout.close()
+        sys.stderr.close()
+        boom()
+    if mode in ("child fails", "child leaves"):
+        child = os.fork()
+        if child == 0:
+            boom() if mode == "child fails" else sys.exit(0)
+        print("child:", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     if mode == "thread":
         threading.Thread(target=boom).start()
         time.sleep(60)
@@ -83,7 +101,7 @@ if mode == "message lost" and comm.rank == 0:
 if mode == "last word":
     for _ in range(40):
         comm.barrier()
-    time.sleep(3 if comm.rank == 0 else 0)
+    time.sleep(1.2 if comm.rank == 0 else 0)
 if mode != "slow":
     comm.ireduce(np.ones(1), 2).wait() if mode == "last word" else comm.barrier()
 print("the end", flush=True)
@@ -112,7 +130,7 @@ import sys
 from mpi4py import MPI
 import hpcdist
 
-comm = hpcdist.init(MPI.COMM_WORLD, timeout_s=2, abort_on_error=sys.argv[1] == "abort")
+comm = hpcdist.init(MPI.COMM_WORLD, timeout_s=1, abort_on_error=sys.argv[1] == "abort")
 if comm.rank == 1:
     raise ValueError("boom-41")
 comm.barrier()
@@ -135,17 +153,20 @@ def mpirun():
 
 LAUNCH = ["-m", "hpcdist", "launch", "-n", "3"]
 WAYS = {"python": [], "python -m mpi4py": ["-m", "mpi4py"], "hpcdist launch": LAUNCH}
-UNDER_MPIRUN = list(WAYS)[:2]
-SEEN = list(WAYS)[1:]
-"""Ways in which somebody sees how the program ends."""
+every_way = pytest.mark.parametrize("start", WAYS, indirect=True)
+by_python_and_launch = pytest.mark.parametrize("start", ["python", "hpcdist launch"], indirect=True)
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture
 def start(request, mpirun, folder):
-    """Run a script on three ranks; return exit code, output and seconds."""
+    """Run a script on three ranks, where nothing else is said by mpirun and python; return exit code, output, seconds.
+
+    Ranks are late after half a second.
+    """
+    name = getattr(request, "param", "python")
 
     def run(mode, script="script", **variables):
-        way = WAYS[request.param]
+        way, variables = WAYS[name], {"HPCDIST_LATE_S": "0.5", **variables}
         first = [] if way is LAUNCH else mpirun
         begin = time.monotonic()
         code, output = finish([*first, sys.executable, *way, str(folder / f"{script}.py"), mode], variables)
@@ -179,39 +200,64 @@ def finish(command, variables):
     return child.returncode, output
 
 
-@pytest.mark.parametrize("mode", ["raise", "thread"])
-def test_exception_of_one_rank_ends_all(start, mode):
-    code, output, _ = start(mode)
+def is_told_once(output, what="ValueError: boom-41"):
+    return output.count("Traceback (most recent call last)") == 1 == output.count(what)
+
+
+@every_way
+def test_exception_of_one_rank_ends_all(start):
+    code, output, _ = start("raise")
     assert code == 1
-    assert output.count("Traceback (most recent call last)") == 1
-    assert output.count("ValueError: boom-41") == 1
+    assert is_told_once(output)
     assert "rank 1 of 3" in output
     assert "script.py" in output
     assert "in boom" in output
     assert "the end" not in output
 
 
-def test_interrupt_of_one_rank_ends_all(start):
-    code, output, _ = start("interrupt")
-    assert code == 130
-    assert output.count("Traceback (most recent call last)") == 1
-    assert "KeyboardInterrupt" in output
+@pytest.mark.parametrize("mode", ["thread", "closed"])
+def test_exception_in_a_thread_and_without_streams(start, mode):
+    code, output, _ = start(mode)
+    assert code == 1
+    assert is_told_once(output)
     assert "rank 1 of 3" in output
 
 
-@pytest.mark.parametrize(
-    ("mode", "status", "text"),
-    [("exit 3", 3, "sys.exit(3)"), ("builtin", 3, "sys.exit(3)"), ("message", 1, "sorry-7")],
-)
-def test_exit_of_one_rank_ends_all(start, mode, status, text):
+def test_hook_of_the_program_tells_and_all_end(start):
+    code, output, _ = start("told")
+    assert code == 1
+    assert output.count("told by the program: boom-41\n") == 1
+    assert "rank 1 of 3" in output
+    assert "Traceback" not in output
+    assert "has left it" not in output
+
+
+@by_python_and_launch
+def test_interrupt_of_one_rank_ends_all(start):
+    code, output, _ = start("interrupt")
+    assert code == 130
+    assert is_told_once(output, "raise KeyboardInterrupt")
+    assert "rank 1 of 3" in output
+
+
+@every_way
+def test_exit_of_one_rank_ends_all(start):
+    code, output, _ = start("exit 3")
+    assert code == 3
+    assert "rank 1 of 3" in output
+    assert "sys.exit(3)" in output
+    assert "the end" not in output
+
+
+@pytest.mark.parametrize(("mode", "status", "text"), [("builtin", 3, "sys.exit(3)"), ("message", 1, "sorry-7")])
+def test_other_exits_of_one_rank_end_all(start, mode, status, text):
     code, output, _ = start(mode)
     assert code == status
     assert "rank 1 of 3" in output
     assert text in output
-    assert "the end" not in output
 
 
-@pytest.mark.parametrize("start", SEEN, indirect=True)
+@pytest.mark.parametrize("start", ["python -m mpi4py", "hpcdist launch"], indirect=True)
 def test_exit_that_no_hook_sees_ends_all(start):
     code, output, _ = start("bare")
     assert code == 3
@@ -219,7 +265,6 @@ def test_exit_that_no_hook_sees_ends_all(start):
     assert "the end" not in output
 
 
-@pytest.mark.parametrize("start", ["python"], indirect=True)
 def test_exit_that_nobody_sees_ends_all(start):
     """Whoever waits for the rank finds out that it has left; its code Python keeps to itself."""
     code, output, seconds = start("bare")
@@ -237,10 +282,10 @@ def test_exit_with_what_main_returns(start):
     assert "rank 1 of 3" in output
 
 
-@pytest.mark.parametrize("start", ["python", "hpcdist launch"], indirect=True)
+@by_python_and_launch
 @pytest.mark.parametrize("mode", ["from", "late"])
 def test_exit_that_was_looked_up_before(start, request, mode):
-    code, output, _ = start(mode, script="main", HPCDIST_LATE_S="2")
+    code, output, _ = start(mode, script="main")
     assert code == (1 if request.node.callspec.params["start"] == "python" else 3)
     assert "rank 1 of" in output
 
@@ -251,10 +296,28 @@ def test_rank_that_vanishes_ends_all(start):
     assert "the end" not in output
 
 
-@pytest.mark.parametrize("start", ["python", "hpcdist launch"], indirect=True)
+def test_rank_that_never_comes_to_mpi(start):
+    code, output, seconds = start("absent", LIMIT="2")
+    assert code in (1, KILLED)
+    assert "rank 0 of 3: MPI_Init, in hd.init(): has waited for" in output
+    assert "of 3: MPI_Init: not all ranks have come within 2 s" in output
+    assert seconds < LIMIT_S
+
+
+@pytest.mark.parametrize(("mode", "status"), [("child fails", 1), ("child leaves", 0)])
+def test_child_that_a_rank_forks_is_no_rank(start, mode, status):
+    code, output, _ = start(mode)
+    assert code == 0
+    assert output.count("the end\n") == 3
+    assert f"child: {status}\n" in output
+    assert is_told_once(output) == (status == 1)
+    assert "rank 1 of 3" not in output
+
+
+@by_python_and_launch
 @pytest.mark.parametrize("mode", ["early", "message lost"])
 def test_rank_that_ends_well_before_others_are_done_with_it(start, mode):
-    code, output, _ = start(mode, HPCDIST_LATE_S="2")
+    code, output, _ = start(mode)
     assert code in (1, KILLED)
     assert "of the job has left it without taking part" in output
     assert "rank 1 of the job" in output
@@ -262,29 +325,26 @@ def test_rank_that_ends_well_before_others_are_done_with_it(start, mode):
 
 
 @pytest.mark.usefixtures("whole_lines")
-@pytest.mark.parametrize("start", ["python"], indirect=True)
 def test_rank_that_has_done_its_part_may_end(start):
     """The root of a reduction still waits for a slow rank when another one has left: that is no error."""
-    code, output, _ = start("last word", HPCDIST_LATE_S="0.5")
+    code, output, _ = start("last word")
     assert (code, output.count("the end\n")) == (0, 3)
     assert "reduce of float64 (1,) on rank 2 of 3 of group 'world': has waited" in output
     assert "has left" not in output
 
 
-@pytest.mark.parametrize("start", ["python"], indirect=True)
 def test_errors_on_a_communicator_of_the_host_propagate(start):
     code, output, seconds = start("propagate", script="host")
     assert code == 1
     assert output.count("ValueError: boom-41") == 1
-    assert "not done within 2 s" in output
-    assert seconds > 2
+    assert "not done within 1 s" in output
+    assert seconds > 1
 
 
 def test_errors_on_a_communicator_of_the_host_end_the_job_if_it_wants_so(start):
     code, output, _ = start("abort", script="host")
     assert code == 1
-    assert output.count("Traceback (most recent call last)") == 1
-    assert output.count("ValueError: boom-41") == 1
+    assert is_told_once(output)
     assert "rank 1 of 3" in output
     assert "DistTimeoutError" not in output
 
@@ -292,25 +352,37 @@ def test_errors_on_a_communicator_of_the_host_end_the_job_if_it_wants_so(start):
 def test_agreed_error_is_told_once(start):
     code, output, _ = start("agreed")
     assert code == 1
-    assert output.count("Traceback (most recent call last)") == 1
-    assert output.count("ValueError: boom-41") == 1
+    assert is_told_once(output)
     assert "on rank 1 of 3" in output
 
 
 @pytest.mark.usefixtures("whole_lines")
-@pytest.mark.parametrize("mode", ["ok", "caught", "slow"])
-def test_normal_end_waits_for_all_and_is_quiet(start, mode):
-    code, output, seconds = start(mode)
+@every_way
+def test_normal_end_is_quiet(start):
+    code, output, _ = start("caught")
     assert (code, output) == (0, "the end\n" * 3)
-    assert mode != "slow" or seconds > 2
 
 
-@pytest.mark.parametrize("mode", ["exit 0", "finalize"])
-def test_ends_that_are_no_failures(start, mode):
-    code, output, _ = start(mode)
+@pytest.mark.usefixtures("whole_lines")
+def test_normal_end_waits_for_all_and_says_so(start):
+    code, output, seconds = start("slow")
+    assert (code, output.count("the end\n")) == (0, 3)
+    assert "has come to the end of the program, and waited for 0." in output
+    assert seconds > 1
+
+
+@by_python_and_launch
+def test_exit_0_of_all_ranks_is_quiet(start):
+    code, output, _ = start("exit 0")
     assert (code, output) == (0, "")
 
 
+def test_finalize_of_the_program_is_no_failure(start):
+    code, output, _ = start("finalize")
+    assert (code, output) == (0, "")
+
+
+@by_python_and_launch
 def test_all_ranks_leave_with_an_error(start):
     code, output, _ = start("exit 4")
     assert code == 4
@@ -318,14 +390,13 @@ def test_all_ranks_leave_with_an_error(start):
 
 
 def test_rank_that_leaves_too_early_is_noticed_at_the_limit(start):
-    code, output, seconds = start("early", LIMIT="2")
+    code, output, seconds = start("early", LIMIT="1", HPCDIST_LATE_S="10")
     assert code == 1
     assert "DistTimeoutError: barrier on rank" in output
-    assert "not done within 2 s" in output
-    assert seconds > 2
+    assert "not done within 1 s" in output
+    assert seconds > 1
 
 
-@pytest.mark.parametrize("start", UNDER_MPIRUN, indirect=True)
 def test_report_for_the_launcher(start, tmp_path):
     code, output, _ = start("raise", HPCDIST_ERROR_DIR=str(tmp_path))
     assert code == 1

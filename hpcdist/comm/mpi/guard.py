@@ -147,7 +147,7 @@ class _Farewell:
             return
         error = None if exits.came_to_its_end() else exits.uncaught() or self._hooks.seen or exits.told()
         failed = error is not None and failure.exit_code(error) != 0
-        if self._all_come(error, _GRACE_S if failed else self.comm.timeout_s):
+        if self._all_come(None if failed else _describe(error), _GRACE_S if failed else self.comm.timeout_s):
             if not failed:
                 flight_folder.close()
             return
@@ -155,22 +155,28 @@ class _Farewell:
             end_job(error, shown=error is exits.uncaught())
         self._end_late()
 
-    def _all_come(self, error: BaseException | None, limit_s: float) -> bool:
-        """Wait until the ends of all ranks have come; say whether they have within ``limit_s`` seconds."""
-        operation = Operation(
-            EXIT, self.comm.rank, self.comm.size, self.comm.name, 1, None, None, (), "all ranks", "the end"
-        )
-        ticket = process_recorder().begin(operation, self._members, limit_s=self.comm.timeout_s)
-        farewell, how = self.comm.ibarrier(), _describe(error)
+    def _all_come(self, how: str | None, limit_s: float) -> bool:
+        """Wait until the ends of all ranks have come; say whether they have within ``limit_s`` seconds.
+
+        Tell ranks that wait for this one ``how`` it has left; if that is None, it is about to end them.
+        """
+        farewell, ticket = self.comm.ibarrier(), None if how is None else self._record()
         assert isinstance(farewell, MpiWork)
 
         def all_have_left() -> bool:
-            self._roll_call.answer_from_beyond(how)
+            if how is not None:
+                self._roll_call.answer_from_beyond(how)
             return farewell.progress()
 
         come = poll(all_have_left, limit_s)
-        process_recorder().end(ticket, failed=not come)
+        if ticket is not None:
+            process_recorder().end(ticket, failed=not come)
         return come
+
+    def _record(self) -> int:
+        comm, nothing = self.comm, (None, None, ())
+        operation = Operation(EXIT, comm.rank, comm.size, comm.name, 1, *nothing, "all ranks", "the end")
+        return process_recorder().begin(operation, self._members, limit_s=comm.timeout_s)
 
     def _end_late(self) -> NoReturn:
         limit_s = self.comm.timeout_s
@@ -183,11 +189,9 @@ _farewells: list[_Farewell] = []
 
 
 def _describe(error: BaseException | None) -> str:
-    """Say how this rank left."""
-    if isinstance(error, SystemExit):
-        return f"it left with exit code {failure.exit_code(error)}"
+    """Say how this rank left, if not by an error."""
     if error is not None:
-        return f"it left by {type(error).__name__}: {error}"
+        return "it left with exit code 0"
     if exits.came_to_its_end():
         return "it came to the end of the program"
     return "it left by SystemExit, with an exit code that Python keeps to itself"
