@@ -21,7 +21,6 @@ from typing import Any, NoReturn
 
 __all__ = ["abandon", "came_to_its_end", "listen", "told", "uncaught"]
 
-_PYTHONS = ("builtin_function_or_method", "Quitter")
 _listens = False
 _told: SystemExit | None = None
 _outermost: FrameType | None = None
@@ -40,13 +39,17 @@ def listen() -> None:
         return
     _listens = True
     for module, name in ((sys, "exit"), (builtins, "exit"), (builtins, "quit")):
-        if type(getattr(module, name, None)).__name__ in _PYTHONS:
+        if _is_pythons(getattr(module, name, None)):
             setattr(module, name, _exit)
     if threading.current_thread() is threading.main_thread():
         _outermost = sys._getframe()
         while _outermost.f_back is not None:
             _outermost = _outermost.f_back
     atexit.register(_at_end, os.getpid())
+
+
+def _is_pythons(function: object) -> bool:
+    return getattr(function, "__module__", "") in ("sys", "_sitebuiltins")
 
 
 def told() -> SystemExit | None:

@@ -48,6 +48,6 @@ def _names() -> list[str]:
 
 def _remove(names: Iterable[str]) -> None:
     for name in names:
-        if name.startswith(_NAME):
+        if name.startswith(_NAME) and "/" not in name:
             with suppress(OSError):
-                (_FOLDER / Path(name).name).unlink()
+                (_FOLDER / name).unlink()

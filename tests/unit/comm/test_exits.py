@@ -1,6 +1,7 @@
 """Exits are remembered, and are exits all the same; in processes of their own, since the replacement stays."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -57,3 +58,33 @@ def test_an_exit_of_another_thread_is_not_the_programs():
 def test_only_ranks_of_a_job_listen(variables, replaced):
     done = run("import sys\nbefore = sys.exit\nimport hpcdist\nprint(sys.exit is not before)", **variables)
     assert done.stdout == f"{replaced}\n", done.stderr
+
+
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+
+
+@pytest.mark.parametrize(
+    ("leave", "status"),
+    [("raise ValueError", 1), ("sys.exit(3)", 3), ("pass", None), ("sys.exit(0)", None), ("caught()", None)],
+)
+def test_hydra_is_told_of_a_rank_that_fails_before_it_starts_mpi(leave, status):
+    """It would let the others wait in MPI_Init; the message is the one that ranks abort with, see PMI-1."""
+    caught = "def caught():\n    try: sys.exit(3)\n    except SystemExit: pass\n"
+    ours, ranks = socket.socketpair()
+    with ours, ranks:
+        variables = {**os.environ, **HYDRA, "PMI_FD": str(ranks.fileno())}
+        command = [sys.executable, "-c", f"import sys, hpcdist\n{caught}{leave}"]
+        child = subprocess.Popen(command, env=variables, pass_fds=[ranks.fileno()], stderr=subprocess.DEVNULL)
+        ranks.close()
+        said = [ours.recv(1024)]
+        if said[0]:
+            ours.sendall(b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n")
+            said.append(ours.recv(1024))
+        child.wait(30)
+    hello = b"cmd=init pmi_version=1 pmi_subversion=1\n"
+    assert said == ([b""] if status is None else [hello, b"cmd=abort exitcode=%d\n" % status])
+
+
+def test_what_the_program_has_in_their_place_stays():
+    done = run("import sys\nsys.exit = print\nimport hpcdist\nsys.exit('mine')", **RANK)
+    assert (done.returncode, done.stdout) == (0, "mine\n")

@@ -113,6 +113,14 @@ def test_ranks_that_ended_or_give_no_sign_of_life():
     )
 
 
+def test_ranks_that_have_come_to_their_end_are_told_of_last():
+    gone = call("exit", 1, 988.0, members="0-3#exit", site="the end")
+    said = paragraph(flight(WAITS, [DONE, gone], WAITS, WAITS))
+    assert said.startswith("Rank 1 has not come to all_reduce no. 17")
+    assert "; it came to the end of the program 12 s before. Ranks 0, 2 and 3 have not come to the end of" in said
+    assert "the program, in which rank 1 has waited for 12 s; rank 0 stands in all_reduce no. 17" in said
+
+
 def test_many_ranks_are_counted():
     many = {"members": "0-99"}
     waits = [[call("barrier", 1, 990.0, shape="", **many)]] * 60 + [[]] * 40
