@@ -1,4 +1,4 @@
-"""The state of an optimizer through checkpoints, as jobs write them: saved on three ranks, loaded on two and on one."""
+"""Case B37: the state of an optimizer through checkpoints, saved by a job on three ranks, loaded on two and on one."""
 
 import subprocess
 import sys
