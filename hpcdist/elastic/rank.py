@@ -15,7 +15,7 @@ from pathlib import Path
 from hpcdist import config
 from hpcdist.backends import cpu
 from hpcdist.backends.parent import die_with_parent
-from hpcdist.comm import exits, failure
+from hpcdist.comm import exits, failure, leftovers
 from hpcdist.comm.launched import launched
 from hpcdist.elastic.job import Job
 
@@ -81,6 +81,7 @@ def _end(code: int) -> int:
     """End the whole job: through MPI if it runs here, else by the exit code that the launcher sees."""
     library = sys.modules.get("mpi4py.MPI")
     if library is not None and library.Is_initialized() and not library.Is_finalized():
+        leftovers.remove()
         library.COMM_WORLD.Abort(code)
     exits.abandon(code)
     return code

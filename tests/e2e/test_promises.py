@@ -117,7 +117,7 @@ def test_never_a_silent_hang(tmp_path):
                 print(json.dumps([str(error), time.monotonic() - start]), flush=True)
         else:
             time.sleep(2)
-            comm.barrier()
+            comm.ibarrier().wait()
         """,
     )
     message, seconds = json.loads(next(line for line in out.splitlines() if line.startswith("[")))
