@@ -24,6 +24,14 @@ NOTHING_SELECTED = 5
 REPORTS = "HPCDIST_TEST_REPORTS"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """Give every rank a temporary folder of its own: pytest sweeps a common one while others look into it."""
+    folder, place = os.environ.get(REPORTS), launched(os.environ)
+    if folder and place and config.getoption("--with-mpi", default=False):
+        config.option.basetemp = str(Path(folder) / f"tmp-{place.rank}")
+
+
 @pytest.fixture(scope="session")
 def repeats():
     """How often tests of chance and of races are repeated: HPCDIST_TEST_REPEATS."""

@@ -118,8 +118,8 @@ def _folders() -> Iterator[Path]:
 
 
 def _beside(libraries: list[Path]) -> Iterator[Path]:
-    for library in libraries:
-        yield from (parent / "bin" for parent in library.parents[1:])
+    for library in libraries:  # Open MPI refuses to start from /bin, which often is another name of /usr/bin
+        yield from ((parent / "bin").resolve() for parent in library.parents[1:])
 
 
 def _chosen_libraries() -> list[Path]:

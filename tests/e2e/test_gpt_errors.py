@@ -125,10 +125,10 @@ def assert_intact(out, steps, last):
 
 @pytest.fixture
 def small_disk(place):
-    """Mount a disk of 800 kB as ``out``: two checkpoints fit, three do not."""
+    """Mount a disk of 1.3 MB as ``out``: two checkpoints and two ranks' records fit, three checkpoints do not."""
     out = place / "out"
     out.mkdir()
-    options = ["-t", "tmpfs", "-o", "size=800k", "tmpfs", str(out)]
+    options = ["-t", "tmpfs", "-o", "size=1320k", "tmpfs", str(out)]
     mounted = os.geteuid() == 0 and subprocess.run(["mount", *options], capture_output=True).returncode == 0
     if not mounted:
         pytest.skip("no right to mount a small disk")
