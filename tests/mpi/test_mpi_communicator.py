@@ -358,10 +358,14 @@ def test_what_is_wrong_is_found_in_the_fast_lanes_too(world):
     with pytest.raises(ValueError, match="all_gather: out"):
         gather(np.ones(4), np.zeros(4 * n + 1))
 
-    def exchange(mine, theirs):
-        return comm.all_to_all([np.ones(mine)] * n, [(theirs,)] * n, out=[np.zeros(theirs) for _ in range(n)])
+    def exchange(mine, theirs, parts=None):
+        out = [np.zeros(theirs) for _ in range(n)]
+        return comm.all_to_all(parts or [np.ones(mine)] * n, [(theirs,)] * n, out=out)
 
     exchange(2, 2)
+    if n > 1:
+        with pytest.raises(TypeError, match="all_to_all: dtype of parts"):
+            exchange(2, 2, [np.ones(2, "f4"), *[np.ones(2)] * (n - 1)])
     right, left = (rank + 1) % n, (rank - 1) % n
     for length in (3, 2, 4, 3):
         sent = comm.isend(np.ones(length), right, tag=9)

@@ -177,7 +177,7 @@ class Express:
             return False
         if arguments.overlap(parts, out):
             return False
-        head = ("all_to_all", parts[0].dtype, *[x.shape for x in parts], *shapes, *[(x.shape, x.dtype) for x in out])
+        head = ("all_to_all", *map(tuple, shapes), *[(x.shape, x.dtype) for x in (*parts, *out)])
         form = self._forms.find(head, parts[0], lambda: self._all_to_all(parts, shapes, out))
         return form is not None and self._run(form, parts, out)
 
