@@ -83,7 +83,7 @@ class RankFile(pytest.File):
         yield from (self._item(n, "not soak", f"ranks{n}") for n in counts)
         if "mark.soak" in self.path.read_text():
             yield from (self._item(n, "soak", f"ranks{n}-soak") for n in counts)
-        for mpi in OTHER_MPIS:
+        for mpi in (mpi for mpi in OTHER_MPIS if self.path.name not in mpi.left_out):
             yield from (self._item(n, "not soak", f"{mpi.name}-ranks{n}", mpi) for n in mpi.ranks if n in counts)
 
     def _item(self, num_ranks, markers, name, mpi=None):

@@ -20,11 +20,14 @@ class OtherMpi:
         For items, and for messages.
     ranks : tuple of int
         Rank counts of tests.
+    left_out : tuple of str
+        Files of tests that do not run on it.
     """
 
     name: str
     title: str
     ranks: tuple
+    left_out: tuple = ()
 
     @property
     def variable(self):
@@ -42,4 +45,8 @@ class OtherMpi:
         return {"MPI4PY_LIBMPI": library}
 
 
-OTHER_MPIS = (OtherMpi("mpich", "MPICH", (2, 3)), OtherMpi("openmpi4", "Open MPI 4", (2,)))
+LONG = ("check", "data", "forming_groups", "move", "random_programs", "replicate")
+OTHER_MPIS = (
+    OtherMpi("mpich", "MPICH", (2, 3)),
+    OtherMpi("openmpi4", "Open MPI 4", (2,), ("test_device_arrays.py", *(f"test_{name}_mpi.py" for name in LONG))),
+)
