@@ -172,10 +172,10 @@ def test_working_folder_does_not_shadow_the_standard_library(tmp_path):
 
 def test_modules_and_programs(tmp_path):
     (tmp_path / "tool.py").write_text("import sys\nprint('tool', sys.argv[1:])\n")
-    code, out, _ = launch(tmp_path, "-n", "2", "-m", "tool", "-x").finish()
-    assert (code, out) == (0, "tool ['-x']\n" * 2)
-    code, out, _ = launch(tmp_path, "-n", "2", "--no-python", "echo", "hello").finish()
-    assert (code, out) == (0, "hello\n" * 2)
+    code, out, err = launch(tmp_path, "-n", "2", "-m", "tool", "-x").finish()
+    assert (code, out) == (0, "tool ['-x']\n" * 2), err
+    code, out, err = launch(tmp_path, "-n", "2", "--no-python", "echo", "hello").finish()
+    assert (code, out) == (0, "hello\n" * 2), err
 
 
 SLEEPER = """
