@@ -18,6 +18,8 @@ _VADER = ("3.", "4.")
 """Versions of Open MPI in which the transport through shared memory has a name of its own."""
 
 _BINDING = ("PRTE_MCA_hwloc_default_binding_policy", "OMPI_MCA_hwloc_base_binding_policy")
+_SESSION = "PRTE_MCA_prte_tmpdir_base"
+"""Else mpirun keeps its files in /tmp/ompi.PID, and what a killed one leaves there stops a later one of that number."""
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 _NEXT_PROGRAM = ":"
 _SENT = ("HPCDIST_", "MPI4PY_", "NUMBA_", "PYTHON")
@@ -35,6 +37,8 @@ class Site:
         Cores that this process may use, and ranks that Open MPI starts here without being told to overload it.
     root : bool
         Whether the launcher runs as root.
+    folder : str, optional
+        A temporary folder of this job, on this node.
     hostfile : Path, optional
         Names ``hosts``; without one the ranks run on this node, or in the allocation of the batch system.
     """
@@ -43,6 +47,7 @@ class Site:
     cores: int
     slots: int
     root: bool = False
+    folder: str | None = None
     hostfile: Path | None = None
     hosts: tuple[Host, ...] = ()
 
@@ -87,6 +92,8 @@ def _open_mpi(command: Command, launcher: Launcher, num_ranks: int, site: Site) 
         for name, value in _transports(launcher).items():
             if f"OMPI_MCA_{name}" not in site.variables:
                 command.argv.extend(["--mca", name, value])
+        if site.folder is not None:
+            command.variables.setdefault(_SESSION, site.folder)
     if not any(name in site.variables for name in _BINDING):
         command.argv.extend(["--bind-to", "none"])
     _overload(command, num_ranks, site)

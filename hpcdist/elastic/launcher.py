@@ -61,6 +61,7 @@ def launch(job: Job, num_ranks: int, *, hostfile: Path | None = None) -> int:
             cores=cpu.affinity(),
             slots=_slots(),
             root=os.geteuid() == 0,
+            folder=folder,
             hostfile=hostfile,
             hosts=hosts,
         )

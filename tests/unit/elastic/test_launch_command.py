@@ -29,6 +29,14 @@ def test_open_mpi_on_one_node():
     assert command.notes == []
 
 
+def test_files_of_mpirun_lie_in_the_folder_of_the_job():
+    """Else they would be named by a process number, and stop a later mpirun of that number if this one is killed."""
+    name = "PRTE_MCA_prte_tmpdir_base"
+    assert compose(OPEN_MPI, JOB, 2, site(folder="/tmp/job")).variables[name] == "/tmp/job"
+    assert compose(OPEN_MPI, JOB, 2, site({name: "/scratch"}, folder="/tmp/job")).variables[name] == "/scratch"
+    assert name not in compose(OPEN_MPI, JOB, 2, site(hostfile=Path("hosts"), folder="/tmp/job")).variables
+
+
 def test_open_mpi_4_calls_shared_memory_by_another_name():
     assert "self,vader,tcp" in compose(OPEN_MPI_4, JOB, 2, site()).argv
 
