@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -177,6 +178,12 @@ def start(request, mpirun, folder):
 
 
 def finish(command, variables):
+    """Run a command; mpirun keeps its files in a folder of its own, not where a killed one may have left some."""
+    with tempfile.TemporaryDirectory(prefix="mpirun-", ignore_cleanup_errors=True) as files:
+        return _finish(command, {"PRTE_MCA_prte_tmpdir_base": files, **variables})
+
+
+def _finish(command, variables):
     as_root = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1")
     child = subprocess.Popen(
         command,
