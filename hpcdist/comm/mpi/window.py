@@ -127,6 +127,8 @@ class WindowCalls(Calls):
     """
 
     LEAST_BYTES = 1 << 16
+    LEFT_TO_MPI = range(4 << 20, 24 << 20)
+    """Bytes for which MPI's own all_reduce is faster: the arrays of all ranks still lie in the last-level cache."""
     MOST_RANKS = 8
     """Every rank reads all chunks: with more ranks an algorithm in steps is better."""
 
@@ -150,7 +152,8 @@ class WindowCalls(Calls):
         return self._window
 
     def _all_reduce(self, mine: Any, total: Sequence[Any], operation: MPI.Op) -> None:
-        window = self._fitting(total[0].nbytes, operation)
+        num_bytes = total[0].nbytes
+        window = None if num_bytes in self.LEFT_TO_MPI else self._fitting(num_bytes, operation)
         if window is None:
             self._mpi.all_reduce(mine, total, operation)
         else:
