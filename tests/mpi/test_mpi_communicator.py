@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcdist.comm import CollectiveMismatchError, DistTimeoutError
+from hpcdist.comm import CollectiveMismatchError, DistBackendError, DistTimeoutError
 from hpcdist.comm.mpi import progress, window, work
 from hpcdist.comm.mpi.communicator import MpiCommunicator
 
@@ -377,3 +377,17 @@ def test_what_is_wrong_is_found_in_the_fast_lanes_too(world):
         sent.wait()
         comm.barrier()
     comm.all_reduce(np.ones(2))
+
+
+def test_what_mpi_refuses_is_an_error_of_ours_in_either_lane(world):
+    comm = MpiCommunicator(world.handle, timeout_s=world.timeout_s, direct=True, check=False)
+
+    def refuse(*_):
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+    comm.blocking_calls.broadcast = refuse
+    x = np.ones(3)
+    for out in (x, None) if comm.size > 1 else ():
+        with pytest.raises(DistBackendError, match=r"broadcast of float64 \(3,\) on rank \d"):
+            comm.broadcast(x, out=out)
+    assert comm.all_reduce(x).tolist() == [comm.size] * 3

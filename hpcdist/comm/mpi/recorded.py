@@ -24,7 +24,7 @@ from hpcdist.comm.mpi.rollcall import RollCall, Seat
 from hpcdist.comm.mpi.shared import node_name, share
 from hpcdist.comm.mpi.standstill import CREATION
 from hpcdist.comm.mpi.window import Window, WindowCalls, window_bytes
-from hpcdist.comm.mpi.work import MpiWork, sweep
+from hpcdist.comm.mpi.work import MpiWork, failure, sweep
 from hpcdist.comm.operation import Operation, call_site
 from hpcdist.comm.recorder import process_recorder
 from hpcdist.comm.work import Work
@@ -276,6 +276,8 @@ class RecordedCommunicator(PlainCommunicator):
             posted = plan.post(self.blocking_calls)
             value = self._work(plan, operation, posted).wait() if any(posted) else plan.finish()
             failed = False
+        except MPI.Exception as e:
+            raise failure(operation, e) from e
         finally:
             self._recorder.end(ticket, failed=failed)
         return value
