@@ -1,4 +1,9 @@
-"""How one mesh axis holds an array: the placements, their duals, and the rule that cuts a dimension into chunks."""
+"""How one mesh axis holds an array: the placements, their duals, and the rule that cuts a dimension into chunks.
+
+Everywhere the rule is that of ``torch.chunk``: each rank gets ceil(n / size) elements as long as there are any, so that
+7 on 3 ranks is 3, 3, 1 and 4 on 3 is 2, 2, 0. A :class:`Shard` may count in units instead of elements (the rows of an
+attention head), and may cut sections of a dimension (the fused weights of several layers) each for itself.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +53,27 @@ class Placement:
 
 @dataclass(frozen=True)
 class Shard(Placement):
-    """Each rank holds a slice of dimension ``dim``, by the rule of :func:`chunk_sizes`; negative: from the end."""
+    """Each rank holds a slice of a dimension.
+
+    Attributes
+    ----------
+    dim : int
+        The dimension; negative: counted from the end.
+    unit : int or tuple of int
+        Elements that stay together, such as the rows of a head: chunks are whole units. A tuple has one a section.
+    sections : tuple of int
+        Extents of the parts that ``dim`` is made of, each of which is cut for itself: a rank holds its chunk of the
+        first, then that of the second, ... Empty: ``dim`` is one part.
+    """
 
     dim: int
+    unit: int | tuple[int, ...] = 1
+    sections: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        unit = "" if self.unit == 1 else f", unit={self.unit}"
+        sections = f", sections={self.sections}" if self.sections else ""
+        return f"Shard({self.dim}{unit}{sections})"
 
     def counted(self, ndim: int) -> Shard:
         """Return the same with ``dim`` counted from the front.
@@ -62,7 +85,36 @@ class Shard(Placement):
         """
         if not -ndim <= self.dim < ndim:
             raise ValueError(explain("Shard: dim", got=self.dim, expected=f"a dimension of an array with {ndim}"))
-        return replace(self, dim=self.dim % ndim)
+        return self if self.dim >= 0 else replace(self, dim=self.dim % ndim)
+
+    def ranges(self, n: int, size: int, coord: int) -> list[tuple[int, int]]:
+        """Return what rank ``coord`` of ``size`` holds of ``n`` elements: one (start, stop) a section.
+
+        Raises
+        ------
+        ValueError
+            If units or sections do not add up to ``n``.
+        """
+        sections = self.sections or (n,)
+        units = self.unit if isinstance(self.unit, tuple) else (self.unit,) * len(sections)
+        if sum(sections) != n or len(units) != len(sections) or any(e % u for e, u in zip(sections, units, strict=True)):
+            raise ValueError(explain(f"{self} of {n} elements", expected="units and sections that add up to them"))
+        found, begin = [], 0
+        for extent, unit in zip(sections, units, strict=True):
+            start, stop = chunk_range(extent // unit, size, coord)
+            found.append((begin + start * unit, begin + stop * unit))
+            begin += extent
+        return found
+
+    def sizes(self, n: int, size: int) -> list[int]:
+        """Return how many of ``n`` elements each of ``size`` ranks holds."""
+        return [sum(stop - start for start, stop in self.ranges(n, size, coord)) for coord in range(size)]
+
+    @staticmethod
+    def local_shard_size_and_offset(curr_local_size: int, num_chunks: int, rank: int) -> tuple[int, int]:
+        """Return how many elements chunk ``rank`` of ``num_chunks`` has, and where it begins (torch's name)."""
+        start, stop = chunk_range(curr_local_size, num_chunks, rank)
+        return stop - start, start
 
 
 @dataclass(frozen=True)
@@ -154,6 +206,5 @@ def local_shape(shape: Sequence[int], placement: Placement, size: int, coord: in
     local = list(shape)
     if isinstance(placement, Shard):
         dim = placement.counted(len(local)).dim
-        start, stop = chunk_range(local[dim], size, coord)
-        local[dim] = stop - start
+        local[dim] = sum(stop - start for start, stop in placement.ranges(local[dim], size, coord))
     return tuple(local)
