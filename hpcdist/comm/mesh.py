@@ -65,6 +65,7 @@ class DeviceMesh:
         _check_same(comm, self.ranks.tolist(), self.axis_names)
         self._root, self._axes = self, tuple(range(self.ndim))
         self._flattened: dict[str, DeviceMesh] = {}
+        self._memo: dict[Any, Any] = {}
         self._coordinate = self._grid.coordinate(comm.rank)
         order = {rank: place for place, rank in enumerate(self.ranks.reshape(-1).tolist())}
         self._members = comm.split_by(lambda rank: (0, order[rank]) if rank in order else (None, 0))
@@ -158,6 +159,11 @@ class DeviceMesh:
             do = "use groups on members only: elsewhere mesh.get_coordinate() is None"
             raise DistError(explain(what, got=f"rank {self.comm.rank}", expected=self._root.ranks.tolist(), do=do))
         return self._groups
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """What others have found out about this mesh, and all meshes made of it: it lives as long as they do."""
+        return self._root._memo
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in zip(self.axis_names, self.shape, strict=True))

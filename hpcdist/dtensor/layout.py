@@ -1,0 +1,216 @@
+"""The layout of an array on a mesh: one placement an axis, and what each rank holds because of them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hpcdist.array import Array
+from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.mesh import DeviceMesh
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
+from hpcdist.errors import explain
+
+__all__ = ["Layout", "Ranges"]
+
+Ranges = list[tuple[int, int]]
+"""Global indices along a dimension, as (start, stop), in the order in which they lie in memory."""
+
+
+class Layout:
+    """How the ranks of a mesh hold an array. Equal layouts are one object: see :meth:`of`.
+
+    Attributes
+    ----------
+    mesh : DeviceMesh
+    placements : tuple of Placement
+        One an axis; dimensions are counted from the front, and what makes no difference is left out of a Shard.
+    shape : tuple of int
+        Of the whole array.
+    order : tuple of int
+        All axes; of those that cut one dimension the first one cuts the whole array, the next one what is left of it.
+        FSDP over tensor parallelism on a mesh (dp, tp) cuts rows in the order (1, 0).
+    local_shape : tuple of int
+        Of what this rank holds.
+    """
+
+    def __init__(
+        self, mesh: DeviceMesh, placements: tuple[Placement, ...], shape: tuple[int, ...], order: tuple[int, ...]
+    ) -> None:
+        self.mesh, self.placements, self.shape, self.order = mesh, placements, shape, order
+        self.groups: tuple[Communicator, ...] = mesh.get_all_groups()
+        self.coordinate: tuple[int, ...] = mesh.get_coordinate() or ()
+        self.local_shape = tuple(map(_extent, self.ranges))
+
+    @classmethod
+    def of(
+        cls,
+        mesh: DeviceMesh,
+        placements: Sequence[Placement],
+        shape: Sequence[int],
+        order: Sequence[int] | None = None,
+    ) -> Layout:
+        """Return the layout of an array of ``shape``; the default ``order`` is that of the axes.
+
+        Raises
+        ------
+        ValueError
+            If there is not one placement an axis, a dimension does not exist, or units do not fit its extent.
+        DistError
+            On a rank that is not in the mesh.
+        """
+        asked = (cls, mesh.axis_names, tuple(placements), tuple(shape), None if order is None else tuple(order))
+        known = mesh.memo.get(asked)
+        if known is None:
+            checked = _checked(mesh, placements, asked[3], asked[4])
+            key = (cls, mesh.axis_names, *checked)
+            known = mesh.memo.get(key) or cls(mesh, *checked)
+            mesh.memo[asked] = mesh.memo[key] = known
+        layout: Layout = known
+        return layout
+
+    def placed(self, placements: Sequence[Placement], order: Sequence[int] | None = None) -> Layout:
+        """Return the layout of the same array with other placements."""
+        return Layout.of(self.mesh, placements, self.shape, self.order if order is None else order)
+
+    def at(self, axis: int, placement: Placement) -> Layout:
+        """Return the layout with another placement on one axis, which then is the last one to cut its dimension."""
+        placements = (*self.placements[:axis], placement, *self.placements[axis + 1 :])
+        return self.placed(placements, (*(a for a in self.order if a != axis), axis))
+
+    def cutters(self, dim: int) -> tuple[int, ...]:
+        """Return the axes that cut ``dim``, in their order."""
+        return tuple(axis for axis in self.order if self.placements[axis].is_shard(dim))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank holds the whole array."""
+        return all(isinstance(p, (Replicate, Invariant)) for p in self.placements)
+
+    # ---- what ranks hold
+    @functools.cached_property
+    def ranges(self) -> list[Ranges]:
+        """Global indices that this rank holds along every dimension."""
+        return [self.ranges_at(dim, self.coordinate) for dim in range(len(self.shape))]
+
+    def ranges_at(self, dim: int, coordinate: Sequence[int]) -> Ranges:
+        """Return the global indices that the rank at ``coordinate`` holds along ``dim``."""
+        held = [(0, self.shape[dim])]
+        for axis in self.cutters(dim):
+            shard = self.placements[axis]
+            assert isinstance(shard, Shard)
+            parts = shard.ranges(_extent(held), self.mesh.shape[axis], coordinate[axis])
+            held = [piece for start, stop in parts for piece in _within(held, start, stop)] or [(0, 0)]
+        return held
+
+    def indices_at(self, dim: int, coordinate: Sequence[int]) -> Array:
+        """Return :meth:`ranges_at` as an array of integers."""
+        return np.concatenate([np.arange(*part) for part in self.ranges_at(dim, coordinate)])
+
+    @property
+    def boxes(self) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """Where what this rank holds lies: (place in the whole array, place in what it holds) of every box of it."""
+        along = []
+        for held in self.ranges:
+            ends = itertools.accumulate((stop - start for start, stop in held), initial=0)
+            places = itertools.pairwise(ends)
+            along.append([(slice(*there), slice(*here)) for there, here in zip(held, places, strict=True)])
+        return [(tuple(t for t, _ in box), tuple(h for _, h in box)) for box in itertools.product(*along)]
+
+    @functools.cached_property
+    def flat_index(self) -> Array | None:
+        """Flat index in the whole array of every element that this rank holds (uint64); None: it holds all of it."""
+        if self.local_shape == self.shape:
+            return None
+        total: Any = np.zeros(self.local_shape, np.uint64)
+        stride = 1
+        for dim in reversed(range(len(self.shape))):
+            line = self.indices_at(dim, self.coordinate).astype(np.uint64) * np.uint64(stride)
+            total = total + line.reshape([-1 if i == dim else 1 for i in range(len(self.shape))])
+            stride *= self.shape[dim]
+        index: Array = total
+        return index
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{name}: {p}" for name, p in zip(self.mesh.axis_names, self.placements, strict=True))
+        nested = [d for d in range(len(self.shape)) if len(self.cutters(d)) > 1]
+        orders = [", then ".join(self.mesh.axis_names[a] for a in self.cutters(d)) for d in nested]
+        return f"{self.shape} {axes}" + "".join(f"; {o} cut dim {d}" for d, o in zip(nested, orders, strict=True))
+
+
+def _extent(held: Ranges) -> int:
+    return sum(stop - start for start, stop in held)
+
+
+def _within(held: Ranges, start: int, stop: int) -> Ranges:
+    """Return elements ``start`` to ``stop`` of the concatenated ranges."""
+    parts, begin = [], 0
+    for first, last in held:
+        n = last - first
+        low, high = max(start - begin, 0), min(stop - begin, n)
+        if low < high:
+            parts.append((first + low, first + high))
+        begin += n
+    if not parts:  # an empty chunk keeps its place
+        place = held[-1][1] if start >= begin else held[0][0] + start
+        parts.append((place, place))
+    return parts
+
+
+def _checked(
+    mesh: DeviceMesh, placements: Sequence[Placement], shape: tuple[int, ...], order: tuple[int, ...] | None
+) -> tuple[tuple[Placement, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return placements, shape and order in the one form that equal layouts share."""
+    allowed = (Shard, Replicate, Invariant, Partial)
+    if len(placements) != mesh.ndim or not all(isinstance(p, allowed) for p in placements):
+        expected = f"one of Shard, Replicate, Invariant, Partial for each axis: {', '.join(mesh.axis_names)}"
+        raise ValueError(explain("placements", got=list(placements), expected=expected))
+    counted = [p.counted(len(shape)) if isinstance(p, Shard) else p for p in placements]
+    axes = tuple(range(mesh.ndim)) if order is None else order
+    if sorted(axes) != list(range(mesh.ndim)):
+        raise ValueError(explain("order of axes", got=order, expected=f"each of 0 to {mesh.ndim - 1} once"))
+    ordered = list(range(mesh.ndim))
+    for dim, n in enumerate(shape):
+        cutters = [a for a in axes if counted[a].is_shard(dim)]
+        for place, axis in zip(sorted(cutters), cutters, strict=True):
+            ordered[place] = axis
+        extents = {n}
+        for axis in cutters:
+            shard = counted[axis]
+            assert isinstance(shard, Shard)
+            counted[axis] = _simplest(shard, extents, mesh.shape[axis])
+            extents = {m for extent in extents for m in shard.sizes(extent, mesh.shape[axis])}
+    return tuple(counted), shape, tuple(ordered)
+
+
+def _simplest(shard: Shard, extents: set[int], size: int) -> Shard:
+    """Return the plain Shard where it holds the same."""
+    plain = Shard(shard.dim)
+    for simpler in (plain, replace(shard, unit=1)):
+        if simpler == shard:
+            return shard
+        if all(_same(shard, simpler, n, size) for n in extents):
+            return simpler
+    return shard
+
+
+def _same(a: Shard, b: Shard, n: int, size: int) -> bool:
+    return all(_joined(a.ranges(n, size, c)) == _joined(b.ranges(n, size, c)) for c in range(size))
+
+
+def _joined(held: Ranges) -> Ranges:
+    """Return ranges with neighbours made one, without empty ones."""
+    parts: Ranges = []
+    for start, stop in held:
+        if start == stop:
+            continue
+        if parts and parts[-1][1] == start:
+            parts[-1] = (parts[-1][0], stop)
+        else:
+            parts.append((start, stop))
+    return parts
