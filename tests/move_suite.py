@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcdist.autograd import Tensor
 from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, local_shape, move, redistribute, transpose
-from hpcdist.dtensor.placements import Share, chunk_range, dual
+from hpcdist.dtensor.placements import Share, dual
 
 S0, S1, P, R, INV = Shard(0), Shard(1), Partial(), Replicate(), Invariant()
 AVG = Partial("avg")
@@ -15,6 +15,20 @@ LINEAR = (S0, S1, P, R, INV)
 PAIRS = [(src, dst) for src in LINEAR for dst in LINEAR if src != dst]
 SCALED_PAIRS = [(src, dst) for src in (*LINEAR, AVG) for dst in (*LINEAR, AVG) if src != dst and AVG in (src, dst)]
 SHAPES = [(4, 6), (5, 7), (3, 2), (1, 4), (0, 3), (6, 5, 2)]
+CUTS = {
+    (6, 5): (Shard(0, unit=2), Shard(0, unit=3), Shard(1, sections=(4, 1))),
+    (7, 4): (Shard(0, unit=(2, 1), sections=(4, 3)), Shard(0, sections=(3, 0, 4)), Shard(1, sections=(2, 2))),
+    (2, 12, 3): (Shard(1, unit=(2, 3, 2), sections=(4, 6, 2)), Shard(1, unit=4), Shard(2, sections=(1, 2))),
+    (3, 0): (Shard(1, unit=5), Shard(1, sections=(0, 0)), Shard(0, unit=3)),
+}
+"""Shards that count in units or cut sections each for itself, by the shape of the array they cut."""
+CUT_MOVES = [
+    (shape, src, dst)
+    for shape, cuts in CUTS.items()
+    for src in (*cuts, *LINEAR)
+    for dst in (*cuts, *LINEAR)
+    if src != dst and not {src, dst} <= set(LINEAR)
+]
 
 COLLECTIVE = {
     ("Shard", "Shard"): "iall_to_all",
@@ -53,11 +67,22 @@ def whole_array(shape, dtype, seed=0):
     return (values + 1j * rng.integers(-3, 4, shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
 
 
+def owners(n, placement, size):
+    """Return the rank that holds each of ``n`` elements: in a section, a rank after the other is given whole units."""
+    sections = placement.sections or (n,)
+    units = placement.unit if isinstance(placement.unit, tuple) else (placement.unit,) * len(sections)
+    each = [
+        np.arange(extent) // unit // max(1, -(-(extent // unit) // size))
+        for extent, unit in zip(sections, units, strict=True)
+    ]
+    return np.concatenate(each)
+
+
 def pieces(whole, placement, size):
     """Return what each rank holds of ``whole``, cut by hand."""
     if isinstance(placement, Shard):
-        spans = [chunk_range(whole.shape[placement.dim], size, coord) for coord in range(size)]
-        return [np.take(whole, range(*span), axis=placement.dim) for span in spans]
+        owner = owners(whole.shape[placement.dim], placement, size)
+        return [np.compress(owner == coord, whole, axis=placement.dim) for coord in range(size)]
     if isinstance(placement, Share):
         return [whole / size] * size
     if isinstance(placement, Partial):
@@ -70,7 +95,9 @@ def pieces(whole, placement, size):
 def joined(parts, placement):
     """Return the array that ranks hold as ``parts``; where all hold the same, check that they do."""
     if isinstance(placement, Shard):
-        return np.concatenate(parts, axis=placement.dim)
+        lined_up = np.concatenate(parts, axis=placement.dim)
+        owner = owners(lined_up.shape[placement.dim], placement, len(parts))
+        return np.take(lined_up, np.argsort(np.argsort(owner, kind="stable")), axis=placement.dim)
     if isinstance(placement, Partial):
         total = sum(parts[1:], parts[0])
         return total / len(parts) if placement.op == "avg" else total
@@ -85,8 +112,11 @@ def inner(comm, x, g, placement):
     return each[0] if placement == INV else sum(each)
 
 
-def expected_calls(x, src, dst):
+def expected_calls(x, src, dst, shape, size):
+    """Return the one collective of a move, or none where it is free; it brings all that this rank holds."""
     verb = COLLECTIVE.get((type(src).__name__, type(dst).__name__))
+    if isinstance(src, Shard) and isinstance(dst, Shard) and src.dim == dst.dim:
+        verb = None if np.array_equal(*(owners(shape[src.dim], p, size) for p in (src, dst))) else verb
     return [(verb, x.nbytes)] if verb else []
 
 
@@ -97,7 +127,7 @@ def check_values(comm, src, dst, shape, dtype):
     before = x.copy()
     with recorded(comm) as calls:
         y = move(x, src, dst, comm, shape)
-    assert calls == expected_calls(x, src, dst)
+    assert calls == expected_calls(x, src, dst, shape, comm.size)
     assert y.shape == local_shape(shape, dst, comm.size, comm.rank)
     assert y.dtype == x.dtype
     np.testing.assert_array_equal(x, before)
@@ -113,7 +143,7 @@ def check_transpose(comm, src, dst, shape):
     with recorded(comm) as calls:
         gradient = move(g, *back, comm, shape)
     assert back == (dual(dst), dual(src))
-    assert AVG in (src, dst) or calls == expected_calls(g, *back)
+    assert AVG in (src, dst) or calls == expected_calls(g, *back, shape, comm.size)
     joined(comm.all_gather_object(gradient), dual(src))
     np.testing.assert_allclose(inner(comm, y, g, dst), inner(comm, x, gradient, src), rtol=1e-13, atol=1e-11)
 
@@ -125,10 +155,19 @@ def check_gradient(comm, src, dst, shape):
     with recorded(comm) as calls:
         y = redistribute(x, src, dst, comm, shape)
         y.backward(g)
-    expected = move(g, *transpose(src, dst), comm, shape)
-    assert calls == expected_calls(x.data, src, dst) + expected_calls(g, *transpose(src, dst))
+    back = transpose(src, dst)
+    expected = move(g, *back, comm, shape)
+    forward = expected_calls(x.data, src, dst, shape, comm.size)
+    assert calls == forward + expected_calls(g, *back, shape, comm.size)
     np.testing.assert_array_equal(y.data, move(x.data, src, dst, comm, shape))
     np.testing.assert_array_equal(x.grad, expected)
+
+
+def check_move(comm, src, dst, shape):
+    """All of the above."""
+    check_values(comm, src, dst, shape, np.float32)
+    check_transpose(comm, src, dst, shape)
+    check_gradient(comm, src, dst, shape)
 
 
 def check_extremum(comm, op, dst, shape):

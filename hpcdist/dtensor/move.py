@@ -8,6 +8,10 @@ Replicate,Invariant own slice        the same array          coordinate 0 keeps
 Partial             reduce_scatter   all_reduce              the same array
 =================== ================ ======================= ==================
 
+A Shard may count in units and cut sections each for itself; elements that the collective lines up in another order than
+the whole array are put in order before it or after it, with one copy. Two Shards of one dimension that cut it the same
+way for this extent and number of ranks are the same.
+
 With the duals Shard - Shard, Partial - Replicate, Invariant - Invariant and Partial("avg") - Share, the gradient of
 ``move(src, dst)`` is ``move(dual(dst), dual(src))``: see :func:`transpose`.
 """
@@ -21,18 +25,8 @@ from hpcdist.array import Array, namespace
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Done, Then, Work
-from hpcdist.dtensor.placements import (
-    Invariant,
-    Partial,
-    Placement,
-    Replicate,
-    Shard,
-    Share,
-    chunk_range,
-    chunk_sizes,
-    dual,
-    local_shape,
-)
+from hpcdist.dtensor.cut import Cut, cut, join, put, shared, take
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, Share, dual, local_shape
 from hpcdist.errors import explain
 
 __all__ = ["imove", "move", "transpose"]
@@ -98,13 +92,15 @@ class _Move(NamedTuple):
         """Post another move of the same array."""
         return imove(self.x, src, dst, self.comm, self.shape)
 
-    def sizes(self, dim: int) -> list[int]:
-        """Return how much of ``dim`` each rank holds where it is sharded."""
-        return chunk_sizes(self.shape[dim], self.comm.size)
+    def cut(self, placement: Placement) -> tuple[int, Cut]:
+        """Return which dimension is sharded, and what each rank holds of it."""
+        assert isinstance(placement, Shard)
+        return placement.dim, cut(placement, self.shape[placement.dim], self.comm.size)
 
-    def part(self, dim: int, coord: int) -> tuple[slice, ...]:
-        """Return the index of what ``coord`` holds where ``dim`` is sharded."""
-        return (*(slice(None),) * dim, slice(*chunk_range(self.shape[dim], self.comm.size, coord)))
+    def extents(self, *extents: tuple[int, int]) -> tuple[int, ...]:
+        """Return the shape of the whole array with other extents, each given as (dim, extent)."""
+        changed = dict(extents)
+        return tuple(changed.get(dim, extent) for dim, extent in enumerate(self.shape))
 
 
 def _post(m: _Move) -> Work[Array]:
@@ -137,23 +133,35 @@ def _same(m: _Move) -> Work[Array]:
 
 
 def _gather(m: _Move) -> Work[Array]:
-    dim = _dim(m.src)
-    return m.comm.iall_gather(m.x, dim, sizes=m.sizes(dim))
+    dim, held = m.cut(m.src)
+    work = m.comm.iall_gather(m.x, dim, sizes=held.sizes)
+    return work if held.ordered else Then(work, lambda gathered: join([gathered], dim, [held.order]))
 
 
 def _exchange(m: _Move) -> Work[Array]:
-    old, new = _dim(m.src), _dim(m.dst)
-    shapes = [list(local_shape(m.shape, m.dst, m.comm.size, m.comm.rank)) for _ in range(m.comm.size)]
-    for extents, extent in zip(shapes, m.sizes(old), strict=True):
-        extents[old] = extent
-    parts = [m.x[m.part(new, coord)] for coord in range(m.comm.size)]
-    work = m.comm.iall_to_all(parts, [tuple(extents) for extents in shapes])
-    return Then(work, lambda received: namespace(m.x).concatenate(received, axis=old))
+    (old, held), (new, wanted) = m.cut(m.src), m.cut(m.dst)
+    if old == new:
+        return _recut(m, old, held, wanted)
+    parts = [take(m.x, new, runs) for runs in wanted.runs]
+    shapes = [m.extents((old, extent), (new, wanted.sizes[m.comm.rank])) for extent in held.sizes]
+    return Then(m.comm.iall_to_all(parts, shapes), lambda received: join(received, old, held.runs))
+
+
+def _recut(m: _Move, dim: int, held: Cut, wanted: Cut) -> Work[Array]:
+    """Cut the same dimension in another way: each rank sends what others shall hold of its elements."""
+    if held.runs == wanted.runs:
+        return Done(m.x)
+    mine, soon_mine = held.runs[m.comm.rank], wanted.runs[m.comm.rank]
+    parts = [take(m.x, dim, shared(mine, runs)[1]) for runs in wanted.runs]
+    coming = [shared(runs, soon_mine)[0] for runs in held.runs]
+    shapes = [m.extents((dim, sum(stop - start for start, stop in runs))) for runs in coming]
+    return Then(m.comm.iall_to_all(parts, shapes), lambda received: join(received, dim, coming))
 
 
 def _pad(m: _Move) -> Work[Array]:
+    dim, held = m.cut(m.src)
     whole = namespace(m.x).zeros(m.shape, m.x.dtype)
-    whole[m.part(_dim(m.src), m.comm.rank)] = m.x
+    put(whole, dim, held.runs[m.comm.rank], m.x)
     return Done(whole)
 
 
@@ -162,13 +170,16 @@ def _finish(m: _Move) -> Work[Array]:
 
 
 def _finish_slice(m: _Move) -> Work[Array]:
-    dim = _dim(m.dst)
-    return m.comm.ireduce_scatter(m.x, dim, _op(m.src), sizes=m.sizes(dim))
+    dim, wanted = m.cut(m.dst)
+    x = m.x if wanted.ordered else take(m.x, dim, wanted.order)
+    return m.comm.ireduce_scatter(x, dim, _op(m.src), sizes=wanted.sizes)
 
 
 def _slice(m: _Move) -> Work[Array]:
-    # a copy: a view would keep the whole array alive
-    return Done(m.x[m.part(_dim(m.dst), m.comm.rank)].copy())
+    dim, wanted = m.cut(m.dst)
+    runs = wanted.runs[m.comm.rank]
+    mine = take(m.x, dim, runs)
+    return Done(mine if len(runs) > 1 else mine.copy())  # a view would keep the whole array alive
 
 
 def _first(m: _Move) -> Work[Array]:
@@ -190,11 +201,6 @@ _TABLE: dict[tuple[type[Placement], type[Placement]], Callable[[_Move], Work[Arr
     (Partial, Replicate): _finish,
     (Partial, Invariant): _finish,
 }
-
-
-def _dim(placement: Placement) -> int:
-    assert isinstance(placement, Shard)
-    return placement.dim
 
 
 def _op(placement: Placement) -> ReduceOp:

@@ -7,6 +7,7 @@ attention head), and may cut sections of a dimension (the fused weights of sever
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,11 +65,30 @@ class Shard(Placement):
     sections : tuple of int
         Extents of the parts that ``dim`` is made of, each of which is cut for itself: a rank holds its chunk of the
         first, then that of the second, ... Empty: ``dim`` is one part.
+
+    Raises
+    ------
+    TypeError
+        If one of the numbers is not an integer.
+    ValueError
+        For a unit below 1, a negative section, or a tuple of units that has not one for each section.
     """
 
     dim: int
     unit: int | tuple[int, ...] = 1
     sections: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dim", _integer("dim", self.dim))
+        if type(self.unit) is int and self.unit == 1 and self.sections == ():
+            return
+        sections = _integers("sections", self.sections, least=0)
+        many = isinstance(self.unit, Sequence)
+        units = _integers("unit", self.unit if many else (self.unit,), least=1)
+        if many and (not units or len(units) != len(sections)):
+            raise ValueError(explain("Shard: unit", got=units, expected=f"one for each of the sections {sections}"))
+        object.__setattr__(self, "unit", units if len(set(units)) > 1 else units[0])
+        object.__setattr__(self, "sections", sections)
 
     def __repr__(self) -> str:
         unit = "" if self.unit == 1 else f", unit={self.unit}"
@@ -95,16 +115,22 @@ class Shard(Placement):
         ValueError
             If units or sections do not add up to ``n``.
         """
-        sections = self.sections or (n,)
-        units = self.unit if isinstance(self.unit, tuple) else (self.unit,) * len(sections)
-        if sum(sections) != n or len(units) != len(sections) or any(e % u for e, u in zip(sections, units, strict=True)):
-            raise ValueError(explain(f"{self} of {n} elements", expected="units and sections that add up to them"))
         found, begin = [], 0
-        for extent, unit in zip(sections, units, strict=True):
+        for extent, unit in self._parts(n):
             start, stop = chunk_range(extent // unit, size, coord)
             found.append((begin + start * unit, begin + stop * unit))
             begin += extent
         return found
+
+    def _parts(self, n: int) -> list[tuple[int, int]]:
+        """Return extent and unit of each section of ``n`` elements."""
+        sections = self.sections or (n,)
+        units = self.unit if isinstance(self.unit, tuple) else (self.unit,) * len(sections)
+        parts = list(zip(sections, units, strict=True))
+        if sum(sections) != n or any(extent % unit for extent, unit in parts):
+            expected = f"sections that add up to {n}, each of whole units"
+            raise ValueError(explain(f"{self} of {n} elements", expected=expected))
+        return parts
 
     def sizes(self, n: int, size: int) -> list[int]:
         """Return how many of ``n`` elements each of ``size`` ranks holds."""
@@ -155,6 +181,22 @@ class Partial(Placement):
 @dataclass(frozen=True)
 class Share(Placement):
     """Each rank holds the array divided by the number of ranks: how gradients of a Partial("avg") look."""
+
+
+def _integer(what: str, value: object, least: int | None = None) -> int:
+    expected = "an integer" if least is None else f"an integer of at least {least}"
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(explain(f"Shard: {what}", got=repr(value), expected=expected))
+    number = operator.index(value)
+    if least is not None and number < least:
+        raise ValueError(explain(f"Shard: {what}", got=number, expected=expected))
+    return number
+
+
+def _integers(what: str, values: object, least: int) -> tuple[int, ...]:
+    if not isinstance(values, Sequence):
+        raise TypeError(explain(f"Shard: {what}", got=repr(values), expected="a tuple of integers"))
+    return tuple(_integer(what, value, least) for value in values)
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:

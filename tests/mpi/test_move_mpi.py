@@ -34,6 +34,11 @@ def test_gradients_move_the_transposed_way(world, src, dst):
         move_suite.check_gradient(world, src, dst, shape)
 
 
+@pytest.mark.parametrize(("shape", "src", "dst"), move_suite.CUT_MOVES)
+def test_units_and_sections(world, shape, src, dst):
+    move_suite.check_move(world, src, dst, shape)
+
+
 @pytest.mark.parametrize(("src", "dst"), move_suite.SCALED_PAIRS)
 def test_mean_takes_part(world, src, dst):
     move_suite.check_transpose(world, src, dst, (5, 3))

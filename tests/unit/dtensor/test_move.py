@@ -4,13 +4,14 @@ import ml_dtypes
 import move_suite
 import numpy as np
 import pytest
-from move_suite import AVG, INV, PAIRS, SCALED_PAIRS, SHAPES, P, R
+from move_suite import AVG, CUT_MOVES, INV, PAIRS, SCALED_PAIRS, SHAPES, P, R
 
 from hpcdist.autograd import Tensor
 from hpcdist.comm.local import run, solo
 from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, imove, move, redistribute
 
 SIZES = (1, 2, 3, 4)
+GATE_UP = Shard(0, sections=(4, 4))
 DTYPES = [np.float32, np.float64, np.complex64, np.int64, np.float16, ml_dtypes.bfloat16]
 
 
@@ -52,6 +53,18 @@ def test_gradients_move_the_transposed_way(size, src, dst):
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("shape", "src", "dst"), CUT_MOVES)
+def test_units_and_sections(size, shape, src, dst):
+    run(size, move_suite.check_move, src, dst, shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("src", "dst"), [(GATE_UP, R), (P, GATE_UP), (GATE_UP, P), (GATE_UP, Shard(1))])
+def test_dtypes_of_sections(src, dst, dtype):
+    run(3, move_suite.check_values, src, dst, (8, 3), dtype)
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("src", "dst"), SCALED_PAIRS)
 def test_mean_takes_part(size, src, dst):
     def main(comm):
@@ -89,6 +102,11 @@ def test_others_can_be_finished(size, op, dst):
             move_suite.check_finish(comm, op, dst, (5, 2), dtype)
 
     run(size, main)
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_extrema_finished_in_sections(op):
+    run(3, move_suite.check_extremum, op, GATE_UP, (8, 2))
 
 
 @pytest.mark.parametrize("op", ["product", "max", "min"])
@@ -144,8 +162,53 @@ def test_negative_dims():
     assert run(2, main) == [[[0, 1, 2, 3, 4]], [[5, 6, 7, 8, 9]]]
 
 
-def test_slices_do_not_keep_the_whole_array_alive():
-    assert move(np.ones((4, 4)), INV, Shard(0), solo(), (4, 4)).base is None
+@pytest.mark.parametrize("dst", [Shard(0), Shard(0, unit=2), Shard(0, sections=(2, 2))])
+def test_slices_do_not_keep_the_whole_array_alive(dst):
+    def main(comm):
+        return move(np.ones((4, 4)), INV, dst, comm, (4, 4)).base
+
+    assert run(2, main) == [None, None]
+
+
+@pytest.mark.parametrize("cut", [Shard(0), Shard(0, unit=2), Shard(0, sections=(0, 4))])
+def test_what_collectives_line_up_in_order_is_not_copied(cut):
+    """The array goes into the collective as it is, and its work is what the caller gets."""
+
+    def main(comm):
+        brought = []
+        comm.iall_gather = comm.ireduce_scatter = lambda x, *_, **__: brought.append(x) or brought
+        part, whole = np.ones((2, 3)), np.ones((4, 3))
+        assert imove(part, cut, R, comm, (4, 3)) is brought
+        assert imove(whole, P, cut, comm, (4, 3)) is brought
+        assert brought[0] is part
+        assert brought[1] is whole
+
+    run(2, main)
+
+
+@pytest.mark.parametrize(
+    ("size", "one", "other"),
+    [
+        (2, Shard(0), Shard(0, unit=2)),
+        (4, Shard(0, unit=4), Shard(-2, unit=4)),
+        (1, Shard(0), Shard(0, sections=(4, 4))),
+    ],
+)
+def test_equal_cuts_are_free(size, one, other):
+    def main(comm):
+        x = move_suite.pieces(np.ones((8, 3)), one, size)[comm.rank]
+        assert move(x, one, other, comm, (8, 3)) is x
+
+    run(size, main)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst"),
+    [(Shard(0, unit=3), R), (R, Shard(0, unit=3)), (P, Shard(0, sections=(4, 3))), (Shard(1), Shard(0, unit=3))],
+)
+def test_units_and_sections_that_do_not_add_up(src, dst):
+    with pytest.raises(ValueError, match=r"Shard\(0, .*\) of 8 elements"):
+        move(np.ones((8, 3)), src, dst, solo(), (8, 3))
 
 
 def test_non_blocking_moves_in_any_order():

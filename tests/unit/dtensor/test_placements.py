@@ -35,7 +35,103 @@ def test_predicates():
 def test_equality_and_hash():
     assert Shard(0) == Shard(0) != Shard(1)
     assert len({Replicate(), Replicate(), Invariant(), Partial(), Partial("sum"), Partial("avg")}) == 4
-    assert repr(Shard(1)) == "Shard(dim=1)"
+    assert (
+        len({Shard(0), Shard(0, unit=1), Shard(0, unit=2), Shard(0, sections=(4, 4)), Shard(0, sections=[4, 4])}) == 3
+    )
+    assert Shard(0, unit=(2, 2), sections=(4, 4)) == Shard(0, unit=2, sections=(4, 4))
+    assert Shard(np.int64(0), unit=np.int8(2)) == Shard(0, unit=2)
+
+
+@pytest.mark.parametrize(
+    ("shard", "text"),
+    [
+        (Shard(0), "Shard(0)"),
+        (Shard(-1), "Shard(-1)"),
+        (Shard(1, unit=6), "Shard(1, unit=6)"),
+        (Shard(0, sections=(4, 4)), "Shard(0, sections=(4, 4))"),
+        (Shard(0, unit=(2, 1), sections=(4, 3)), "Shard(0, unit=(2, 1), sections=(4, 3))"),
+    ],
+)
+def test_repr_is_the_call(shard, text):
+    assert repr(shard) == text
+    assert eval(text) == shard
+
+
+@pytest.mark.parametrize("unit", [0, -2, (2, 0), (), (1, 2, 3), (2,)])
+def test_units_out_of_bounds(unit):
+    with pytest.raises(ValueError, match="Shard: unit"):
+        Shard(0, unit=unit, sections=(4, 4))
+
+
+def test_many_units_need_sections():
+    with pytest.raises(ValueError, match="one for each of the sections"):
+        Shard(0, unit=(2, 1))
+
+
+@pytest.mark.parametrize("wrong", [True, 1.0, "2", None, (True, 1), (2, 1.0)])
+def test_units_that_are_no_integers(wrong):
+    with pytest.raises(TypeError, match="Shard: unit"):
+        Shard(0, unit=wrong, sections=(4, 4))
+
+
+def test_sections_that_are_none():
+    with pytest.raises(ValueError, match=r"Shard: sections\n  got      -1\n  expected an integer of at least 0"):
+        Shard(0, sections=(4, -1))
+    for wrong in (4, (4, True), (4.0,), "44"):
+        with pytest.raises(TypeError, match="Shard: sections"):
+            Shard(0, sections=wrong)
+
+
+@pytest.mark.parametrize("dim", [True, 0.0, "0", None])
+def test_dims_that_are_no_integers(dim):
+    with pytest.raises(TypeError, match="Shard: dim"):
+        Shard(dim)
+
+
+@pytest.mark.parametrize(
+    ("shard", "n", "size", "ranges"),
+    [
+        (Shard(0), 7, 3, [[(0, 3)], [(3, 6)], [(6, 7)]]),
+        (Shard(0), 0, 2, [[(0, 0)], [(0, 0)]]),
+        (Shard(0, unit=2), 6, 2, [[(0, 4)], [(4, 6)]]),
+        (Shard(0, unit=4), 12, 4, [[(0, 4)], [(4, 8)], [(8, 12)], [(12, 12)]]),
+        (Shard(0, sections=(4, 3)), 7, 2, [[(0, 2), (4, 6)], [(2, 4), (6, 7)]]),
+        (Shard(0, sections=(4, 0)), 4, 2, [[(0, 2), (4, 4)], [(2, 4), (4, 4)]]),
+        (Shard(0, unit=2, sections=(4, 2)), 6, 2, [[(0, 2), (4, 6)], [(2, 4), (6, 6)]]),
+        (Shard(0, unit=(2, 1), sections=(4, 3)), 7, 2, [[(0, 2), (4, 6)], [(2, 4), (6, 7)]]),
+        (Shard(0, unit=(4, 1), sections=(4, 3)), 7, 2, [[(0, 4), (4, 6)], [(4, 4), (6, 7)]]),
+    ],
+)
+def test_ranges_and_sizes(shard, n, size, ranges):
+    assert [shard.ranges(n, size, coord) for coord in range(size)] == ranges
+    assert shard.sizes(n, size) == [sum(stop - start for start, stop in held) for held in ranges]
+    assert [local_shape((n, 2), shard, size, coord) for coord in range(size)] == [(e, 2) for e in shard.sizes(n, size)]
+
+
+@pytest.mark.parametrize(
+    ("shard", "n"),
+    [
+        (Shard(0, unit=2), 7),
+        (Shard(0, sections=(4, 3)), 8),
+        (Shard(0, unit=2, sections=(5, 3)), 8),
+        (Shard(0, unit=(3, 2), sections=(4, 6)), 10),
+    ],
+)
+def test_units_and_sections_that_do_not_add_up(shard, n):
+    with pytest.raises(
+        ValueError, match=f" of {n} elements\n  expected sections that add up to {n}, each of whole units"
+    ):
+        shard.ranges(n, 2, 0)
+
+
+def test_a_chunk_by_the_name_torch_gives_it():
+    chunks = [Shard.local_shard_size_and_offset(7, 3, rank) for rank in range(3)]
+    assert chunks == [(3, 0), (3, 3), (1, 6)]
+    assert Shard.local_shard_size_and_offset(2, 3, 2) == (0, 2)
+
+
+def test_counted_keeps_units_and_sections():
+    assert Shard(-1, unit=2, sections=(4, 2)).counted(3) == Shard(2, unit=2, sections=(4, 2))
 
 
 @pytest.mark.parametrize("placement", [Shard(1), Replicate(), Invariant(), Partial(), Partial("avg"), Share()])
