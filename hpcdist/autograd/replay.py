@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdist.autograd.tape import Node
     from hpcdist.autograd.tensor import Tensor
 
-__all__ = ["Cotangent", "Into", "Replay", "edge_key", "is_fixed", "key_of", "may_share"]
+__all__ = ["Cotangent", "Into", "Leaf", "Replay", "edge_key", "is_fixed", "key_of", "may_share"]
 
 
 class Into(ABC):

@@ -225,11 +225,14 @@ def run(seeds: Sequence[tuple[Tensor, Array]], replay: Replay) -> None:
         TAPE.replays.pop()
 
 
-def queue_callback(fn: Callable[[], None]) -> None:
-    """Have ``fn`` called once when the backward that is running has finished; the same ``fn`` is queued once."""
+def queue_callback(fn: Callable[[], None]) -> bool:
+    """Have ``fn`` called once when the backward that is running has finished; say whether it was not queued before."""
     if not TAPE.replays:
         raise RuntimeError("queue_callback: no backward is running\n  do       call it from a vjp or a hook")
-    TAPE.replays[-1].callbacks.setdefault(fn, None)
+    callbacks = TAPE.replays[-1].callbacks
+    new = fn not in callbacks
+    callbacks[fn] = None
+    return new
 
 
 def is_replaying() -> bool:

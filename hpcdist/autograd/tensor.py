@@ -17,7 +17,7 @@ from hpcdist.errors import explain
 if TYPE_CHECKING:
     from hpcdist.autograd.tape import Node
 
-__all__ = ["Tensor", "tensor"]
+__all__ = ["UFUNC_OPS", "Tensor", "tensor"]
 
 Hook: TypeAlias = Callable[[Array], Array | None]
 
@@ -132,7 +132,7 @@ class Tensor(Operators):
         return np.array(self.data, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        reflected = _UFUNC_OPS.get(ufunc.__name__)
+        reflected = UFUNC_OPS.get(ufunc.__name__)
         if method == "__call__" and reflected and len(inputs) == 2 and not kwargs:
             return product(*inputs) if reflected == "matmul" else binary(reflected, *inputs)
         for x in inputs:
@@ -204,7 +204,7 @@ def _without(hooks: Sequence[Any], hook: Any) -> list[Any]:
     return [*hooks[:place], *hooks[place + 1 :]]
 
 
-_UFUNC_OPS = {
+UFUNC_OPS = {
     "add": "add",
     "subtract": "sub",
     "multiply": "mul",

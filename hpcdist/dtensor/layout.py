@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -86,6 +87,11 @@ class Layout:
     def cutters(self, dim: int) -> tuple[int, ...]:
         """Return the axes that cut ``dim``, in their order."""
         return tuple(axis for axis in self.order if self.placements[axis].is_shard(dim))
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Number of elements of the whole array."""
+        return math.prod(self.shape)
 
     @property
     def is_whole(self) -> bool:
@@ -189,12 +195,10 @@ def _checked(
 
 
 def _simplest(shard: Shard, extents: set[int], size: int) -> Shard:
-    """Return the plain Shard where it holds the same."""
-    plain = Shard(shard.dim)
-    for simpler in (plain, replace(shard, unit=1)):
-        if simpler == shard:
-            return shard
-        if all(_same(shard, simpler, n, size) for n in extents):
+    """Return the simplest Shard that holds the same: a plain one if possible, else one of the smallest unit."""
+    units = [u for u in range(1, shard.unit) if shard.unit % u == 0] if isinstance(shard.unit, int) else [1]
+    for simpler in (Shard(shard.dim), *(replace(shard, unit=u) for u in units)):
+        if simpler != shard and all(_same(shard, simpler, n, size) for n in extents):
             return simpler
     return shard
 

@@ -1,0 +1,110 @@
+"""From one layout to another, step by step: moves on single axes, and exchanges over several."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hpcdist.dtensor.layout import Layout
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
+
+__all__ = ["Step", "is_free", "is_implicit", "steps"]
+
+
+class Step(NamedTuple):
+    """A change of layout.
+
+    Attributes
+    ----------
+    axis : int or None
+        The only axis whose placement changes; None: all axes that cut exchange what they hold (one all-to-all).
+    """
+
+    axis: int | None
+    src: Layout
+    dst: Layout
+
+    @property
+    def kinds(self) -> tuple[Placement, Placement]:
+        """The placements of the axis before and after."""
+        assert self.axis is not None
+        return self.src.placements[self.axis], self.dst.placements[self.axis]
+
+
+def steps(src: Layout, dst: Layout) -> list[Step]:
+    """Return the steps that lead from ``src`` to ``dst``, layouts of one array on one mesh.
+
+    Sums are finished and slices taken before anything is gathered. An axis is moved by itself where none that cuts the
+    same dimension comes after it; else those that cut exchange what they hold, once.
+    """
+    found: list[Step] = []
+    now = src
+    while now is not dst:
+        step = _direct(now, dst) or _blocked(now, dst)
+        found.append(step)
+        now = step.dst
+    return found
+
+
+def is_free(step: Step) -> bool:
+    """Say whether a step communicates nothing and loses nothing."""
+    if step.axis is None:
+        return False
+    src, dst = step.kinds
+    if isinstance(src, Partial):
+        return (src, dst) == (Partial("avg"), Partial("sum"))
+    return isinstance(src, (Replicate, Invariant)) and (not isinstance(dst, Partial) or dst.op in ("sum", "avg"))
+
+
+def is_implicit(step: Step) -> bool:
+    """Say whether a step may be taken without being asked for: it is free, or finishes a combination."""
+    return is_free(step) or (
+        step.axis is not None and isinstance(step.kinds[0], Partial) and not isinstance(step.kinds[1], Partial)
+    )
+
+
+def _direct(now: Layout, dst: Layout) -> Step | None:
+    """Return the best move of one axis to where it belongs."""
+    legal = [axis for axis, p in enumerate(now.placements) if p != dst.placements[axis] and _may_move(now, dst, axis)]
+    if not legal:
+        return None
+    axis = min(legal, key=lambda a: _rank(now.placements[a], dst.placements[a]))
+    return Step(axis, now, now.at(axis, dst.placements[axis]))
+
+
+def _may_move(now: Layout, dst: Layout, axis: int) -> bool:
+    """Say whether ``axis`` cuts its dimension last, now and then."""
+    before, after = now.placements[axis], dst.placements[axis]
+    if isinstance(before, Shard) and now.cutters(before.dim)[-1] != axis:
+        return False
+    if isinstance(after, Shard):
+        order = dst.cutters(after.dim)
+        others = tuple(a for a in now.cutters(after.dim) if a != axis)
+        in_place = all(now.placements[a] == dst.placements[a] for a in others)
+        return in_place and others == order[: order.index(axis)]
+    return True
+
+
+def _rank(before: Placement, after: Placement) -> int:
+    """Return when to make a move: what leaves less to move comes first."""
+    if isinstance(after, Shard):
+        return 0 if isinstance(before, Partial) else 2 if isinstance(before, Shard) else 1
+    if isinstance(after, Partial):
+        return 6
+    return 3 if isinstance(before, Partial) else 4 if isinstance(before, Shard) else 5
+
+
+def _blocked(now: Layout, dst: Layout) -> Step:
+    """Return a step where no axis may move by itself: cut in a wrong order first, then exchange."""
+    for axis, placement in enumerate(dst.placements):
+        if isinstance(placement, Shard) and not isinstance(now.placements[axis], Shard):
+            return Step(axis, now, now.at(axis, placement))
+    placements, staying = list(now.placements), []
+    for axis in now.order:
+        if isinstance(p := now.placements[axis], Shard):
+            if isinstance(dst.placements[axis], Shard):
+                placements[axis] = dst.placements[axis]
+            else:  # it will be gathered, last cut first
+                placements[axis] = Shard(p.dim)
+                staying.append(axis)
+    order = [axis for axis in dst.order if axis not in staying]
+    return Step(None, now, now.placed(placements, (*order, *staying)))

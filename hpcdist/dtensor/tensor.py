@@ -1,0 +1,366 @@
+"""The distributed tensor: what this rank holds of an array, and its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcdist.array import Array, namespace
+from hpcdist.autograd import Tensor, apply, no_grad
+from hpcdist.autograd.operand import binary, product
+from hpcdist.autograd.operators import Operators
+from hpcdist.autograd.tensor import UFUNC_OPS, Hook
+from hpcdist.comm.mesh import DeviceMesh
+from hpcdist.comm.work import Done, Then, Work
+from hpcdist.dtensor.exchange import EXCHANGE
+from hpcdist.dtensor.layout import Layout
+from hpcdist.dtensor.lend import lend
+from hpcdist.dtensor.move import imove
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, dual
+from hpcdist.dtensor.redistribute import redistribute
+from hpcdist.dtensor.steps import Step, is_free, steps
+from hpcdist.errors import explain
+
+__all__ = ["DTensor", "relaid"]
+
+
+class DTensor(Operators):
+    """An array on a mesh, as one rank sees it: ``shape`` is that of the whole, ``local`` what this rank holds.
+
+    Operations compute with local parts. What they communicate follows from the layouts: a sum over ranks is finished
+    where it has to be; nothing is ever gathered unless :meth:`redistribute` or :meth:`full_tensor` says so.
+
+    Parameters
+    ----------
+    local : Tensor, shape ``layout.local_shape``
+        Kept, with its place in the graph.
+    layout : Layout
+    """
+
+    __slots__ = ("__weakref__", "layout", "local")
+
+    def __init__(self, local: Tensor, layout: Layout) -> None:
+        if local.shape != layout.local_shape:
+            what = f"DTensor: what the rank at {layout.coordinate} holds of {layout}"
+            raise ValueError(explain(what, got=local.shape, expected=layout.local_shape))
+        self.local, self.layout = local, layout
+
+    # ---- what it is
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the whole."""
+        return self.layout.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.layout.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the whole."""
+        return self.layout.size
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Data type."""
+        return self.local.data.dtype
+
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """The mesh."""
+        return self.layout.mesh
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """One placement a mesh axis."""
+        return self.layout.placements
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded operation computed it."""
+        return self.local.node is None
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        pending = "not reduced; " if any(isinstance(p, Partial) for p in self.placements) else ""
+        needs = "; requires_grad" if self.requires_grad else ""
+        return f"DTensor({self.layout}; {pending}rank {self.device_mesh.comm.rank} holds {self.local!r}{needs})"
+
+    @staticmethod
+    def __apply__(op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """Run an operation; see ``hpcdist.dtensor.dispatch``."""
+        from hpcdist.dtensor.dispatch import dispatch
+
+        return dispatch(op, inputs, attrs)
+
+    # ---- what this rank holds: attributes of the local tensor
+    @property
+    def data(self) -> Array:
+        """The array that this rank holds, of shape ``layout.local_shape``."""
+        return self.local.data
+
+    @data.setter
+    def data(self, value: Array) -> None:
+        self.local.data = value
+
+    @property
+    def grad(self) -> Array | None:
+        """The gradient of what this rank holds, an array of the same shape; see :meth:`gradient` for the whole."""
+        return self.local.grad
+
+    @grad.setter
+    def grad(self, value: Array | None) -> None:
+        self.local.grad = value
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient is collected for it."""
+        return self.local.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.local.requires_grad = value
+
+    @property
+    def home(self) -> Array | None:
+        """Memory that ``grad`` shall use."""
+        return self.local.home
+
+    def gradient(self) -> DTensor | None:
+        """Return the gradient as a distributed tensor: placed as this one, Partial where this one is Replicate."""
+        if self.local.grad is None:
+            return None
+        return DTensor(Tensor(self.local.grad), self.layout.placed([dual(p) for p in self.placements]))
+
+    def register_hook(self, hook: Hook) -> Any:
+        """Have ``hook`` see, and perhaps replace, the gradient of what this rank holds; see Tensor.register_hook."""
+        return self.local.register_hook(hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
+        """Have ``hook(tensor)`` called when ``.grad`` of this leaf is complete."""
+        return self.local.register_post_accumulate_grad_hook(lambda _: hook(self))
+
+    def detach(self) -> DTensor:
+        """Return the same data outside the graph."""
+        return DTensor(self.local.detach(), self.layout)
+
+    def __deepcopy__(self, memo: Any) -> DTensor:
+        copied = Tensor(self.local.data.copy(), self.local.requires_grad)
+        copied.grad = None if self.local.grad is None else self.local.grad.copy()
+        return DTensor(copied, self.layout)
+
+    # ---- changes of layout
+    def redistribute(
+        self,
+        device_mesh: DeviceMesh | None = None,
+        placements: Sequence[Placement] | None = None,
+        *,
+        async_op: bool = False,
+        order: Sequence[int] | None = None,
+    ) -> Any:
+        """Return the same array in another layout. Collective over the axes that change, unless they change for free.
+
+        Moves what the table of ``hpcdist.dtensor.move`` says; gradients move the transposed way.
+
+        Parameters
+        ----------
+        device_mesh : DeviceMesh, optional
+            That of the tensor.
+        placements : sequence of Placement
+            One an axis.
+        async_op : bool
+            Return a Work at once; its ``wait()`` returns the tensor, and must be called on every rank.
+        order : sequence of int, optional
+            See :class:`Layout`; default: that of the tensor, axes that cut anew coming last.
+
+        Raises
+        ------
+        ValueError
+            On a move that is not in the table, or to another mesh.
+        """
+        if placements is None:
+            raise ValueError(explain("redistribute: placements", got=None, expected="one an axis"))
+        if device_mesh is not None and device_mesh != self.device_mesh:
+            do = "distribute full_tensor() anew"
+            raise ValueError(explain("redistribute: mesh", got=device_mesh, expected=self.device_mesh, do=do))
+        target = self.layout.placed(placements, self._order(placements) if order is None else order)
+        if async_op:
+            return _posted(self, target)
+        return relaid(self, target)
+
+    def _order(self, placements: Sequence[Placement]) -> tuple[int, ...]:
+        """Return the present order, axes that shall cut and do not cut yet last."""
+        new = [a for a, (p, q) in enumerate(zip(self.placements, placements, strict=False)) if _is_new(p, q)]
+        return (*(a for a in self.layout.order if a not in new), *new)
+
+    def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
+        """Return the whole array as a plain tensor, on every rank. Collective over the axes that hold parts.
+
+        Gradients that come back are taken to be equal on all ranks, or placed as ``grad_placements`` says.
+        """
+        whole = relaid(self, self.layout.placed([Invariant()] * len(self.placements)))
+        return whole.to_local(grad_placements=grad_placements)
+
+    def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
+        """Return what this rank holds, as a plain tensor in the same graph.
+
+        Parameters
+        ----------
+        grad_placements : sequence of Placement, optional
+            How gradients that come back are placed; default: the dual of ``placements``, so those of an Invariant are
+            taken to be equal on all ranks, those of a Replicate are added up over them.
+
+        Raises
+        ------
+        ValueError
+            If ``grad_placements`` do not fit the placements.
+        """
+        if grad_placements is None:
+            return self.local
+        target = self.layout.placed([dual(p) for p in grad_placements])
+        if target.local_shape != self.layout.local_shape or any(isinstance(p, Partial) for p in self.placements):
+            expected = "Shards as those of the tensor, Invariant or Partial elsewhere"
+            raise ValueError(explain("to_local: grad_placements", got=list(grad_placements), expected=expected))
+        return relaid(self, target).local
+
+    # ---- reading values
+    def item(self) -> Any:
+        """Return the one element as a Python number. Collective over axes that hold parts of it."""
+        with no_grad():
+            return self.full_tensor().item()
+
+    def __float__(self) -> float:
+        """Return the one element. Collective over axes that hold parts of it."""
+        return float(self.item())
+
+    def __int__(self) -> int:
+        """Return the one element. Collective over axes that hold parts of it."""
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        """Return the one element. Collective over axes that hold parts of it."""
+        return bool(self.item())
+
+    def numpy(self) -> Array:
+        """Return the values as a NumPy array; Collective over axes on which they are Partial.
+
+        Raises
+        ------
+        ValueError
+            If ranks hold slices, which are not gathered unasked.
+        """
+        if any(isinstance(p, Shard) for p in self.placements):
+            do = "say full_tensor().numpy() for the whole, to_local().numpy() for what this rank holds"
+            raise ValueError(explain("numpy: ranks hold slices", got=self.layout, do=do))
+        with no_grad():
+            return self.full_tensor().numpy()
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Raise: NumPy would not know what it got."""
+        do = "say .numpy(), .full_tensor() or .to_local()"
+        raise TypeError(explain("a NumPy conversion of a distributed tensor", got=self.layout, do=do))
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        reflected = UFUNC_OPS.get(ufunc.__name__)
+        if method == "__call__" and reflected and len(inputs) == 2 and not kwargs:
+            return product(*inputs) if reflected == "matmul" else binary(reflected, *inputs)
+        do = "use hpcdist's operations"
+        raise TypeError(explain(f"numpy.{ufunc.__name__} of a distributed tensor", got=self.layout, do=do))
+
+    # ---- gradients
+    def backward(self, grad: Any = None, *, retain_graph: bool = False) -> None:
+        """Add gradients to ``.grad`` of every leaf this was computed from.
+
+        Collective over the axes on which gradients are moved: see the table of ``hpcdist.dtensor.move``.
+
+        Parameters
+        ----------
+        grad : DTensor, array or number, optional
+            Cotangent, of the shape of the whole and the same on every rank; default 1, for one element.
+        """
+        root = self._linear()
+        if grad is None and self.size != 1:
+            do = "pass a cotangent of its shape"
+            raise RuntimeError(explain("backward: only a scalar has a gradient of its own", got=self.shape, do=do))
+        target = root.layout.placed([dual(p) for p in root.placements])
+        if not isinstance(grad, DTensor):
+            xp = namespace(root.local.data)
+            value = 1 if grad is None else getattr(grad, "data", grad)
+            whole = xp.broadcast_to(xp.asarray(value, root.dtype), self.shape)
+            grad = DTensor(Tensor(whole), target.placed([Invariant()] * len(self.placements)))
+        with no_grad():
+            seed = relaid(grad, target)
+        root.local.backward(seed.local.data, retain_graph=retain_graph)
+
+    def _linear(self) -> DTensor:
+        """Return it with averages as sums, and combinations that are not linear finished."""
+        changed = {"sum": Partial(), "avg": Partial()}
+        placements = [changed.get(p.op, Invariant()) if isinstance(p, Partial) else p for p in self.placements]
+        return relaid(self, self.layout.placed(placements))
+
+
+def relaid(x: DTensor, layout: Layout) -> DTensor:
+    """Return ``x`` in another layout of its mesh. Collective over the axes that change, unless they change for free."""
+    if x.layout is layout:
+        return x
+    taken = steps(x.layout, layout)
+    if x.local.node is None and x.local.requires_grad and all(_lends(step) for step in taken):
+        return DTensor(lend(x.local, tuple(step.src.groups[cast(int, step.axis)] for step in taken)), layout)
+    local = x.local
+    for step in taken:
+        local = _take(local, step)
+    return DTensor(local, layout)
+
+
+def _take(local: Tensor, step: Step) -> Tensor:
+    """Take one step. Collective over its axis, or over all that cut; see the step."""
+    if step.axis is None:
+        return cast(Tensor, apply(EXCHANGE, local, src=step.src, dst=step.dst))
+    src, dst = step.kinds
+    return redistribute(local, src, dst, step.src.groups[step.axis], seen(step))
+
+
+def seen(step: Step) -> tuple[int, ...]:
+    """Return the shape of the array as the ranks of the axis see it: cut by all others."""
+    assert step.axis is not None
+    return step.src.at(step.axis, Invariant()).local_shape
+
+
+def _posted(x: DTensor, layout: Layout) -> Work[DTensor]:
+    """Post the first step that communicates; take the others when it is waited for."""
+    taken = steps(x.layout, layout)
+    local = x.local
+    while taken and (is_free(taken[0]) or not _may_be_posted(taken[0])):
+        local = _take(local, taken.pop(0))
+    if not taken:
+        return Done(DTensor(local, layout))
+    first, rest, start = taken[0], taken[1:], local
+    assert first.axis is not None
+    (src, dst), comm, shape = first.kinds, first.src.groups[first.axis], seen(first)
+
+    def finish(moved: Array) -> DTensor:
+        local = redistribute(start, src, dst, comm, shape, moved=moved)
+        for step in rest:
+            local = _take(local, step)
+        return DTensor(local, layout)
+
+    return Then(imove(start.data, src, dst, comm, shape), finish)
+
+
+def _may_be_posted(step: Step) -> bool:
+    """Say whether a step is one collective on one axis; a maximum that is finished needs two."""
+    return step.axis is not None and not (isinstance(p := step.kinds[0], Partial) and p.op not in ("sum", "avg"))
+
+
+def _lends(step: Step) -> bool:
+    return step.axis is not None and step.kinds == (Invariant(), Replicate())
+
+
+def _is_new(before: Placement, after: Placement) -> bool:
+    return isinstance(after, Shard) and not (isinstance(before, Shard) and before.dim == after.dim)
