@@ -11,7 +11,7 @@ from hpcdist.array import Array
 from hpcdist.autograd.graph import gradients_with_graph
 from hpcdist.autograd.op import Op
 from hpcdist.autograd.replay import Replay, is_fixed, may_share
-from hpcdist.autograd.tape import apply, paired, run, seed_of
+from hpcdist.autograd.tape import apply, listed, paired, run, seed_of, seeded
 from hpcdist.autograd.tensor import Tensor
 from hpcdist.errors import explain
 
@@ -46,19 +46,20 @@ def grad(
     Returns
     -------
     tuple of array, or of Tensor with ``create_graph``
-        One an input, of its shape and dtype.
+        One an input, of its shape and dtype; for a distributed tensor a distributed one.
     """
-    roots = [outputs] if isinstance(outputs, Tensor) else list(outputs)
-    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    pairs = paired(roots, grad_outputs)
+    wanted = listed(inputs)
+    pairs = paired(listed(outputs), grad_outputs)
     found: tuple[Any, ...]
     if create_graph:
         started = [(root, _with_graph(root, seed)) for root, seed in pairs]
         found = tuple(gradients_with_graph(started, wanted))
     else:
-        replay = Replay(retain_graph, wanted)
-        run([(root, seed_of(root, seed)) for root, seed in pairs], replay)
-        found = _apart([replay.gradient_of(t) for t in wanted])
+        leaves = [t if isinstance(t, Tensor) else t.local for t in wanted]
+        replay = Replay(retain_graph, leaves)
+        run([seeded(root, seed) for root, seed in pairs], replay)
+        arrays = _apart([replay.gradient_of(t) for t in leaves])
+        found = tuple(_as(t, array) for t, array in zip(wanted, arrays, strict=True))
     missing = [i for i, g in enumerate(found) if g is None]
     if missing and not allow_unused:
         raise RuntimeError(
@@ -76,8 +77,17 @@ def _apart(gradients: list[Array | None]) -> tuple[Array | None, ...]:
     return tuple(mine)
 
 
-def _with_graph(root: Tensor, seed: Any) -> Tensor:
+def _as(wanted: Any, gradient: Array | None) -> Any:
+    """Return a gradient as what stands for it: that of a distributed tensor is one."""
+    handler = getattr(type(wanted), "__gradient__", None)
+    return gradient if handler is None or gradient is None else handler(wanted, gradient)
+
+
+def _with_graph(root: Any, seed: Any) -> Tensor:
     """Return the cotangent to start from; a tensor that is one keeps its graph."""
+    if not isinstance(root, Tensor):
+        do = "differentiate once, or compute on one rank"
+        raise TypeError(explain("grad: create_graph of a distributed tensor", got=type(root).__name__, do=do))
     whole = Tensor(seed_of(root, seed))
     return seed.to(root.dtype).expand(root.shape) if isinstance(seed, Tensor) else whole
 

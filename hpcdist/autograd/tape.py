@@ -28,6 +28,7 @@ __all__ = [
     "backward",
     "enable_grad",
     "is_grad_enabled",
+    "is_queued",
     "is_replaying",
     "no_grad",
     "queue_callback",
@@ -159,7 +160,7 @@ def _describe(op: Op, arrays: Sequence[Any], attrs: dict[str, Any], error: Excep
     return explain(f"{op.name}: {error}", got=f"inputs {shapes}" + (f"; {shown}" if shown else ""))
 
 
-def backward(tensors: Tensor | Sequence[Tensor], grads: Any = None, *, retain_graph: bool = False) -> None:
+def backward(tensors: Any, grads: Any = None, *, retain_graph: bool = False) -> None:
     """Add the gradients of ``tensors`` to ``.grad`` of every leaf they were computed from.
 
     Parameters
@@ -176,11 +177,24 @@ def backward(tensors: Tensor | Sequence[Tensor], grads: Any = None, *, retain_gr
     RuntimeError
         If nothing needs gradients, or backward ran here before without ``retain_graph``.
     """
-    roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    run([(root, seed_of(root, seed)) for root, seed in paired(roots, grads)], Replay(retain_graph))
+    run([seeded(root, seed) for root, seed in paired(listed(tensors), grads)], Replay(retain_graph))
 
 
-def paired(roots: Sequence[Tensor], grads: Any) -> list[tuple[Tensor, Any]]:
+def listed(tensors: Any) -> list[Any]:
+    """Return one tensor, or what behaves as one, or a sequence of them, as a list."""
+    return [tensors] if hasattr(type(tensors), "requires_grad") else list(tensors)
+
+
+def seeded(root: Any, seed: Any) -> tuple[Tensor, Array]:
+    """Return where backward starts, and with what: a type with ``__seeded__(seed)`` knows it for its objects."""
+    handler = getattr(type(root), "__seeded__", None)
+    if handler is not None:
+        start: tuple[Tensor, Array] = handler(root, seed)
+        return start
+    return root, seed_of(root, seed)
+
+
+def paired(roots: Sequence[Any], grads: Any) -> list[tuple[Any, Any]]:
     """Return each root with what it starts from: ``grads`` has one a root, or is for all."""
     seeds = list(grads) if isinstance(grads, (list, tuple)) else [grads] * len(roots)
     if len(seeds) != len(roots):
@@ -225,14 +239,16 @@ def run(seeds: Sequence[tuple[Tensor, Array]], replay: Replay) -> None:
         TAPE.replays.pop()
 
 
-def queue_callback(fn: Callable[[], None]) -> bool:
-    """Have ``fn`` called once when the backward that is running has finished; say whether it was not queued before."""
+def queue_callback(fn: Callable[[], None]) -> None:
+    """Have ``fn`` called once when the backward that is running has finished; the same ``fn`` is queued once."""
     if not TAPE.replays:
         raise RuntimeError("queue_callback: no backward is running\n  do       call it from a vjp or a hook")
-    callbacks = TAPE.replays[-1].callbacks
-    new = fn not in callbacks
-    callbacks[fn] = None
-    return new
+    TAPE.replays[-1].callbacks.setdefault(fn, None)
+
+
+def is_queued(fn: Callable[[], None]) -> bool:
+    """Say whether the backward that is running will call ``fn`` when it has finished."""
+    return bool(TAPE.replays) and fn in TAPE.replays[-1].callbacks
 
 
 def is_replaying() -> bool:

@@ -1,5 +1,7 @@
 """Arrays placed on a mesh: placements, and the one table of moves between them (torch.distributed.tensor)."""
 
+from hpcdist.dtensor.dispatch import implicit_replication
+from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.move import imove, move, transpose
 from hpcdist.dtensor.placements import (
     Invariant,
@@ -13,9 +15,12 @@ from hpcdist.dtensor.placements import (
     local_shape,
 )
 from hpcdist.dtensor.redistribute import redistribute
+from hpcdist.dtensor.tensor import DTensor
 
 __all__ = [
+    "DTensor",
     "Invariant",
+    "Layout",
     "Partial",
     "Placement",
     "Replicate",
@@ -24,6 +29,7 @@ __all__ = [
     "chunk_sizes",
     "dual",
     "imove",
+    "implicit_replication",
     "local_shape",
     "move",
     "redistribute",

@@ -55,7 +55,7 @@ class Placed(NamedTuple):
 Rule: TypeAlias = "Callable[[Op, list[Layout], dict[str, Any]], Placed | None]"
 """Finds a way for an operation that its signature does not describe; None: the signature does, or nothing."""
 Computed: TypeAlias = Callable[..., Any]
-"""Computes an operation by others: ``(*inputs, **attrs) -> DTensor`` or a tuple; NotImplemented: let the rules do it."""
+"""Computes an operation by others: ``(*inputs, **attrs) -> DTensor`` or tuple; NotImplemented: refuse."""
 
 RULES: dict[str, Rule] = {}
 COMPUTED: dict[str, Computed] = {}

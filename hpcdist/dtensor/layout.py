@@ -14,6 +14,7 @@ import numpy as np
 from hpcdist.array import Array
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.mesh import DeviceMesh
+from hpcdist.dtensor.cut import cut
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
 from hpcdist.errors import explain
 
@@ -198,23 +199,6 @@ def _simplest(shard: Shard, extents: set[int], size: int) -> Shard:
     """Return the simplest Shard that holds the same: a plain one if possible, else one of the smallest unit."""
     units = [u for u in range(1, shard.unit) if shard.unit % u == 0] if isinstance(shard.unit, int) else [1]
     for simpler in (Shard(shard.dim), *(replace(shard, unit=u) for u in units)):
-        if simpler != shard and all(_same(shard, simpler, n, size) for n in extents):
+        if simpler != shard and all(cut(shard, n, size).runs == cut(simpler, n, size).runs for n in extents):
             return simpler
     return shard
-
-
-def _same(a: Shard, b: Shard, n: int, size: int) -> bool:
-    return all(_joined(a.ranges(n, size, c)) == _joined(b.ranges(n, size, c)) for c in range(size))
-
-
-def _joined(held: Ranges) -> Ranges:
-    """Return ranges with neighbours made one, without empty ones."""
-    parts: Ranges = []
-    for start, stop in held:
-        if start == stop:
-            continue
-        if parts and parts[-1][1] == start:
-            parts[-1] = (parts[-1][0], stop)
-        else:
-            parts.append((start, stop))
-    return parts

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor, apply, define, queue_callback
 from hpcdist.autograd.replay import Leaf
+from hpcdist.autograd.tape import is_queued
 from hpcdist.comm.communicator import Communicator
 
 __all__ = ["LEND", "lend"]
@@ -42,8 +43,9 @@ def _vjp(into: Any, grads: Any, _saved: Any, *, comms: tuple[Communicator, ...])
     if not isinstance(target, Leaf):
         target.give(_summed(grads[0], comms))
         return
-    if queue_callback(_finish):
+    if not is_queued(_finish):
         _pending.lent.clear()  # a backward that failed has left some
+        queue_callback(_finish)
     key = (id(target.tensor), comms)
     if key in _pending.lent:
         _pending.lent[key].partial[...] += grads[0]

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array, namespace
-from hpcdist.autograd import Tensor, apply, no_grad
+from hpcdist.autograd import Tensor, apply, backward, no_grad
 from hpcdist.autograd.operand import binary, product
 from hpcdist.autograd.operators import Operators
+from hpcdist.autograd.tape import seed_of
 from hpcdist.autograd.tensor import UFUNC_OPS, Hook
 from hpcdist.comm.mesh import DeviceMesh
 from hpcdist.comm.work import Done, Then, Work
@@ -134,9 +135,7 @@ class DTensor(Operators):
 
     def gradient(self) -> DTensor | None:
         """Return the gradient as a distributed tensor: placed as this one, Partial where this one is Replicate."""
-        if self.local.grad is None:
-            return None
-        return DTensor(Tensor(self.local.grad), self.layout.placed([dual(p) for p in self.placements]))
+        return None if self.local.grad is None else self.__gradient__(self.local.grad)
 
     def register_hook(self, hook: Hook) -> Any:
         """Have ``hook`` see, and perhaps replace, the gradient of what this rank holds; see Tensor.register_hook."""
@@ -284,6 +283,10 @@ class DTensor(Operators):
         grad : DTensor, array or number, optional
             Cotangent, of the shape of the whole and the same on every rank; default 1, for one element.
         """
+        backward(self, grad, retain_graph=retain_graph)
+
+    def __seeded__(self, grad: Any) -> tuple[Tensor, Array]:
+        """Return where backward starts on this rank, and with what: a cotangent in the dual layout."""
         root = self._linear()
         if grad is None and self.size != 1:
             do = "pass a cotangent of its shape"
@@ -291,12 +294,16 @@ class DTensor(Operators):
         target = root.layout.placed([dual(p) for p in root.placements])
         if not isinstance(grad, DTensor):
             xp = namespace(root.local.data)
-            value = 1 if grad is None else getattr(grad, "data", grad)
+            value = 1 if grad is None else grad.data if isinstance(grad, Tensor) else grad
             whole = xp.broadcast_to(xp.asarray(value, root.dtype), self.shape)
             grad = DTensor(Tensor(whole), target.placed([Invariant()] * len(self.placements)))
         with no_grad():
-            seed = relaid(grad, target)
-        root.local.backward(seed.local.data, retain_graph=retain_graph)
+            seed = relaid(grad, target).local.data
+        return root.local, seed_of(root.local, seed)
+
+    def __gradient__(self, array: Array) -> DTensor:
+        """Return a gradient of what this rank holds as a distributed tensor."""
+        return DTensor(Tensor(array), self.layout.placed([dual(p) for p in self.placements]))
 
     def _linear(self) -> DTensor:
         """Return it with averages as sums, and combinations that are not linear finished."""
