@@ -25,7 +25,7 @@ from hpcdist.dtensor.redistribute import redistribute
 from hpcdist.dtensor.steps import Step, is_free, steps
 from hpcdist.errors import explain
 
-__all__ = ["DTensor", "relaid"]
+__all__ = ["DTensor", "local_of", "relaid"]
 
 
 class DTensor(Operators):
@@ -310,6 +310,12 @@ class DTensor(Operators):
         changed = {"sum": Partial(), "avg": Partial()}
         placements = [changed.get(p.op, Invariant()) if isinstance(p, Partial) else p for p in self.placements]
         return relaid(self, self.layout.placed(placements))
+
+
+def local_of(x: Any) -> Tensor:
+    """Return what this rank holds of a distributed tensor; a plain one is its own."""
+    local: Tensor = x.local if isinstance(x, DTensor) else x
+    return local
 
 
 def relaid(x: DTensor, layout: Layout) -> DTensor:

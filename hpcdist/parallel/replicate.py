@@ -20,6 +20,7 @@ import numpy as np
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, is_replaying, queue_callback
 from hpcdist.comm import Communicator, DeviceMesh, ReduceOp
+from hpcdist.dtensor.tensor import local_of
 from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
 from hpcdist.parallel.bucket import Bucket, cut_at, tell
@@ -149,7 +150,7 @@ class Replica:
     def _check_known(self) -> None:
         """Refuse parameters that would silently be trained on this rank alone."""
         for name, p in self.module.named_parameters():
-            if p.requires_grad and id(p) not in self._known:
+            if p.requires_grad and id(local_of(p)) not in self._known:
                 raise RuntimeError(
                     explain(
                         f"replicate: {name} is trained now, and was not when the module was replicated",

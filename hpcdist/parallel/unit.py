@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from hpcdist.array import Array
 from hpcdist.autograd import apply, define
+from hpcdist.dtensor import DTensor
+from hpcdist.dtensor.tensor import local_of
 from hpcdist.nn import Module
 
 __all__ = ["Exchange", "Unit", "claim"]
@@ -39,15 +41,17 @@ class Unit:
     module : Module
         Whose forward needs the parameters.
     slots : list of (Module, str)
-        Where they are put; those that share a tensor (tied) are gathered once.
+        Where they are put; those that share a tensor (tied) are gathered once. Of distributed tensors it is the parts
+        that this rank holds.
     """
 
     def __init__(self, module: Module, slots: list[tuple[Module, str]], exchange: Exchange) -> None:
         self.slots, self.exchange = slots, exchange
-        self.parameters = list({id(owner.slots[key]): owner.slots[key] for owner, key in slots}.values())
+        self.resting: list[Any] = [owner.slots[key] for owner, key in slots]
+        mine = [local_of(p) for p in self.resting]
+        self.parameters = list({id(p): p for p in mine}.values())
         position = {id(p): i for i, p in enumerate(self.parameters)}
-        self.resting = [owner.slots[key] for owner, key in slots]
-        self.index = [position[id(p)] for p in self.resting]
+        self.index = [position[id(p)] for p in mine]
         self.gathered = 0
         module.pre.append(self._fill)
         module.post.append(self._empty)
@@ -55,8 +59,8 @@ class Unit:
     def _fill(self, _: Module) -> None:
         whole = apply(GATHER, *self.parameters, unit=self)
         self.gathered += whole[0].requires_grad
-        for (owner, key), i in zip(self.slots, self.index, strict=True):
-            owner.slots[key] = whole[i]
+        for (owner, key), p, i in zip(self.slots, self.resting, self.index, strict=True):
+            owner.slots[key] = DTensor(whole[i], p.layout) if isinstance(p, DTensor) else whole[i]
 
     def _empty(self, _: Module) -> None:
         for (owner, key), parameter in zip(self.slots, self.resting, strict=True):
