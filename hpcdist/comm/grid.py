@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -50,6 +52,25 @@ class Grid:
         array = _checked_ranks(ranks, num_ranks)
         return cls(array, _checked_names(names, array.ndim))
 
+    @classmethod
+    def within(cls, sizes: Sequence[int], names: Names, extent: int) -> Grid:
+        """Arrange the numbers below ``extent``, the last axis fastest; ValueError if sizes or names do not fit."""
+        found = tuple(operator.index(n) for n in sizes)
+        if not found or min(found) < 1 or math.prod(found) != extent:
+            expected = f"numbers from 1, whose product is {extent}"
+            raise ValueError(explain("DeviceMesh.unflatten: sizes", got=found, expected=expected))
+        return cls(np.arange(extent).reshape(found), _checked_names(names, len(found)))
+
+    @staticmethod
+    def places(members: Any, known: Sequence[int]) -> npt.NDArray[Any]:
+        """Return where in ``known`` each of an array of global ranks is; ValueError if one is not there."""
+        array = np.array(members)
+        found = {member: place for place, member in enumerate(known)}
+        if not all(member in found for member in array.reshape(-1).tolist()):
+            expected = f"some of {list(known)}, the global ranks of the communicator"
+            raise ValueError(explain("DeviceMesh: members", got=array.tolist(), expected=expected))
+        return np.reshape([found[member] for member in array.reshape(-1).tolist()], array.shape)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Number of ranks along every axis."""
@@ -79,14 +100,42 @@ class Grid:
         """Return the same ranks along one axis."""
         return Grid(self.ranks.reshape(-1), (name,))
 
-    def color_and_key(self, axes: Sequence[int], coordinate: Sequence[int]) -> tuple[int, int]:
-        """Return the number of the group along ``axes`` that ``coordinate`` is in, and its place in it."""
-        others = [axis for axis in range(self.ranks.ndim) if axis not in axes]
-        color, key = (
-            position([coordinate[axis] for axis in some], [self.shape[axis] for axis in some])
-            for some in (others, axes)
-        )
-        return color, key
+    def unflat(self, axis: int, inner: Grid) -> Grid:
+        """Return the same ranks with the axes of ``inner``, which has as many places, instead of ``axis``."""
+        before, after = slice(None, axis), slice(axis + 1, None)
+        ranks = self.ranks.reshape((*self.shape[before], *inner.shape, *self.shape[after]))
+        return Grid(ranks, (*self.names[before], *inner.names, *self.names[after]))
+
+    def rows(self, coordinate: Sequence[int] | None) -> list[list[int]]:
+        """Return the ranks of the row through ``coordinate`` along every axis; of none if that is None."""
+        if coordinate is None:
+            return []
+        return [self.part((axis,), coordinate).ranks.tolist() for axis in range(self.ranks.ndim)]
+
+    def joined(self, parts: Sequence[Grid], rank: int) -> Grid:
+        """Return the ranks that are reached from ``rank`` along the axes of all ``parts``, in which it is.
+
+        Raises
+        ------
+        ValueError
+            If some of their axes are the same, or have the same name.
+        """
+        places = {other: place for place, other in enumerate(self.ranks.reshape(-1).tolist())}
+        reached = np.array(places[rank])
+        for part in parts:
+            steps = [places[other] - places[rank] for other in part.ranks.reshape(-1).tolist()]
+            reached = np.add.outer(reached, np.reshape(steps, part.shape))
+        names = [name for part in parts for name in part.names]
+        if len(np.unique(reached)) != reached.size:
+            expected = "axes of which none runs along another"
+            raise ValueError(explain("DeviceMesh.concatenate: axes", got=names, expected=expected))
+        return Grid(self.ranks.reshape(-1)[reached], _checked_names(names, reached.ndim))
+
+    def color_and_key(self, axis: int, coordinate: Sequence[int]) -> tuple[int, int]:
+        """Return the number of the row along ``axis`` that ``coordinate`` is in, and its place in it."""
+        others = [other for other in range(self.ranks.ndim) if other != axis]
+        color = position([coordinate[other] for other in others], [self.shape[other] for other in others])
+        return color, coordinate[axis]
 
 
 def _checked_ranks(ranks: Any, num_ranks: int) -> npt.NDArray[np.intp]:

@@ -117,10 +117,17 @@ CALLS |= of(
     get_group=lambda m: m.get_group("dp"),
     get_all_groups=lambda m: m.get_all_groups(),
     flatten=lambda m: m.flatten("all"),
+    unflatten=lambda m: m.unflatten("tp", (2, 1), ("outer", "inner")),
+    from_group=lambda m: DeviceMesh.from_group(m.get_group("dp")),
+    concatenate=lambda m: DeviceMesh.concatenate([m["tp"], m["dp"]]),
     __getitem__=lambda m: m["dp"],
     __repr__=repr,
     __eq__=lambda m: m == m,
     __hash__=hash,
+)
+CALLS["comm.DeviceMesh.get_mesh_group"] = (
+    lambda comm: init_device_mesh((1, 2, 2), ("pp", "dp", "tp"), comm)["dp", "tp"],
+    lambda part: part.get_mesh_group(),
 )
 CALLS |= of(
     "parallel.Replica",
@@ -280,7 +287,7 @@ def public():
 
 
 def methods(kind):
-    for name, function in inspect.getmembers(kind, inspect.isfunction):
+    for name, function in inspect.getmembers(kind, lambda f: inspect.isfunction(f) or inspect.ismethod(f)):
         special = name in ("__getitem__", "__repr__", "__eq__", "__hash__") and kind is DeviceMesh
         if (not name.startswith("_") or special) and function.__module__.startswith("hpcdist"):
             yield name, function
