@@ -30,6 +30,7 @@ __all__ = [
     "is_grad_enabled",
     "is_queued",
     "is_replaying",
+    "mark",
     "no_grad",
     "queue_callback",
     "saved_values",
@@ -254,6 +255,11 @@ def is_queued(fn: Callable[[], None]) -> bool:
 def is_replaying() -> bool:
     """Say whether a backward is running on this thread."""
     return bool(TAPE.replays)
+
+
+def mark() -> int:
+    """Return a number between those of all nodes recorded so far, on any thread, and those of later ones."""
+    return next(_sequence)
 
 
 def is_grad_enabled() -> bool:

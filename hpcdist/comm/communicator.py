@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from hpcdist.comm import observing
 from hpcdist.comm.agreement import portable, raise_first
 from hpcdist.comm.verbs import Verbs
 from hpcdist.errors import DistError, explain
@@ -46,6 +47,12 @@ class Communicator(Verbs):
     nodes: Sequence[int] = ()
     freed: bool = False
     backend: ClassVar[str]
+
+    def __init_subclass__(cls, *, observed: bool = True) -> None:
+        """Say whether observers see calls on groups of this class, and not of one that groups use themselves."""
+        super().__init_subclass__()
+        if observed:
+            observing.include(cls)
 
     # ---- small Python objects, for control
     @abstractmethod

@@ -16,6 +16,7 @@ import numpy as np
 from hpcdist.array import Array
 from hpcdist.comm.agreement import portable
 from hpcdist.comm.communicator import Communicator
+from hpcdist.comm.observing import OBJECT, observable
 from hpcdist.errors import explain
 
 __all__ = ["all_gather", "broadcast", "gather", "recv", "refusal", "scatter", "send"]
@@ -42,6 +43,7 @@ def all_gather(comm: Communicator, value: Any) -> list[Any]:
     return [_unflatten(part) for part in _cut(joined, sizes)]
 
 
+@observable(OBJECT)
 def gather(comm: Communicator, value: Any, root: int) -> list[Any] | None:
     """Return the picklable ``value`` of every rank on the root, None elsewhere. Collective over ``comm``.
 
@@ -78,6 +80,7 @@ def broadcast(comm: Communicator, value: Any, root: int) -> Any:
     return _unpack(frame, [comm.broadcast(x, root, out=None if comm.rank == root else x) for x in mine])
 
 
+@observable(OBJECT)
 def scatter(comm: Communicator, values: Sequence[Any] | None, root: int) -> Any:
     """Return this rank's one of the root's picklable ``values``. Collective over ``comm``.
 
@@ -106,6 +109,7 @@ def _flats(comm: Communicator, values: Sequence[Any] | None, root: int) -> tuple
 
 
 # ---- messages
+@observable(OBJECT)
 def send(comm: Communicator, value: Any, dest: int, tag: int) -> None:
     """Send the picklable ``value`` to rank ``dest`` of ``comm``. Point to point.
 
@@ -122,6 +126,7 @@ def send(comm: Communicator, value: Any, dest: int, tag: int) -> None:
         work.wait()
 
 
+@observable(OBJECT)
 def recv(comm: Communicator, source: int | None, tag: int) -> tuple[Any, int]:
     """Return an object that rank ``source`` of ``comm`` (None: any) sends, and who sent it. Point to point."""
     length = np.empty(1, np.int64)

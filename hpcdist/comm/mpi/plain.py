@@ -29,7 +29,7 @@ _LEAST_TOP_TAG = 32767
 """MPI guarantees tags up to here."""
 
 
-class PlainCommunicator(Communicator):
+class PlainCommunicator(Communicator, observed=False):
     """A group of MPI ranks that exchanges messages by non-blocking calls.
 
     Parameters

@@ -38,7 +38,7 @@ _MESSAGES = ("send", "recv")
 _MOST_SHOWN = 4
 
 
-class RecordedCommunicator(PlainCommunicator):
+class RecordedCommunicator(PlainCommunicator, observed=False):
     """A group of MPI ranks whose calls are recorded and compared. Creation is collective over ``handle``.
 
     Parameters
