@@ -161,8 +161,8 @@ def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:
     placed = RULES[op.name](op, layouts, attrs) if op.name in RULES else None
     if placed is not None:
         return _Run(op, placed, None)
-    terms = parse(op.signature_for([x.shape for x in layouts], attrs)) if op.signature else None
-    best = _best(op, terms, layouts) if terms else None
+    rows_of = _Rows(op, layouts, attrs)
+    best = _best(rows_of, layouts)
     if best is not None:
         return best
     if op.name in COMPUTED:
@@ -202,7 +202,7 @@ class _Run:
         """Return the layouts of outputs, whose extents are those of letters, or were computed whole."""
         assert self._ways is not None
         terms, chosen, order = self._ways
-        cut = {row.letter for row in chosen}
+        cut = {row.letter for row in chosen} - {""}
         extents = {
             letter: n
             for g, x in zip(terms.inputs, self.inputs, strict=True)
