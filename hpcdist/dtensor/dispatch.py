@@ -15,13 +15,14 @@ from hpcdist.autograd import Op, Tensor, apply
 from hpcdist.comm.mesh import DeviceMesh
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant
-from hpcdist.dtensor.signature import Row, Terms, parse, rows
+from hpcdist.dtensor.signature import Row, Terms, parse, rows, unnamed
 from hpcdist.dtensor.steps import Step, is_implicit, steps
 from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.errors import explain
 
 __all__ = [
     "COMPUTED",
+    "REGISTERED",
     "RULES",
     "Computed",
     "Placed",
@@ -57,7 +58,11 @@ Rule: TypeAlias = "Callable[[Op, list[Layout], dict[str, Any]], Placed | None]"
 Computed: TypeAlias = Callable[..., Any]
 """Computes an operation by others: ``(*inputs, **attrs) -> DTensor`` or tuple; NotImplemented: refuse."""
 
+Register: TypeAlias = Callable[[list[Layout], dict[str, Any]], Sequence[Row]]
+"""Yields more ways to run an operation on one axis."""
+
 RULES: dict[str, Rule] = {}
+REGISTERED: dict[str, list[Register]] = {}
 COMPUTED: dict[str, Computed] = {}
 
 
@@ -143,16 +148,16 @@ _LIMIT = 4096
 
 
 def _plan(op: Op, tensors: list[DTensor], attrs: dict[str, Any]) -> Plan:
-    memo = tensors[0].layout.mesh.memo
+    plans: dict[Any, Plan] = tensors[0].layout.mesh.memo.setdefault("plans", {})
     try:
         key = (op, *[x.layout for x in tensors], *[v for k, v in attrs.items() if k != "key"])
-        known: Plan | None = memo.get(key)
+        known = plans.get(key)
     except TypeError:  # an attribute that has no hash
         return _find(op, [x.layout for x in tensors], attrs)
     if known is None:
-        if len(memo) > _LIMIT:
-            memo.clear()
-        known = memo[key] = _find(op, [x.layout for x in tensors], attrs)
+        if len(plans) >= _LIMIT:
+            plans.clear()
+        known = plans[key] = _find(op, [x.layout for x in tensors], attrs)
     return known
 
 
@@ -161,29 +166,28 @@ def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:
     placed = RULES[op.name](op, layouts, attrs) if op.name in RULES else None
     if placed is not None:
         return _Run(op, placed, None)
-    rows_of = _Rows(op, layouts, attrs)
-    best = _best(rows_of, layouts)
+    best = _best(op, _Choice.of(op, layouts, attrs))
     if best is not None:
         return best
-    if op.name in COMPUTED:
-        fn = COMPUTED[op.name]
+    if op.name not in COMPUTED:
+        raise refusal(op, layouts, attrs)
+    fn = COMPUTED[op.name]
 
-        def compute(tensors: list[DTensor], attrs: dict[str, Any]) -> Any:
-            result = fn(*tensors, **attrs)
-            if result is NotImplemented:
-                raise refusal(op.name, layouts, terms, op.linear)
-            return result
+    def compute(tensors: list[DTensor], attrs: dict[str, Any]) -> Any:
+        result = fn(*tensors, **attrs)
+        if result is NotImplemented:
+            raise refusal(op, layouts, attrs)
+        return result
 
-        return compute
-    raise refusal(op.name, layouts, terms, op.linear)
+    return compute
 
 
 class _Run:
     """Move inputs, compute with what ranks hold, and say how the results are laid out."""
 
-    def __init__(self, op: Op, placed: Placed, ways: tuple[Terms, list[Row], list[int]] | None) -> None:
+    def __init__(self, op: Op, placed: Placed, way: tuple[Terms, _Way] | None) -> None:
         self.op, self.inputs, self.outputs, self.attrs = op, placed.inputs, placed.outputs, placed.attrs
-        self._ways = ways
+        self._way = way
 
     def __call__(self, tensors: list[DTensor], attrs: dict[str, Any]) -> Any:
         local = [
@@ -200,28 +204,38 @@ class _Run:
 
     def _seen(self, shapes: list[tuple[int, ...]]) -> list[Layout]:
         """Return the layouts of outputs, whose extents are those of letters, or were computed whole."""
-        assert self._ways is not None
-        terms, chosen, order = self._ways
-        cut = {row.letter for row in chosen} - {""}
+        assert self._way is not None
+        terms, way = self._way
+        cut = {row.letter for row in way.rows} - {""}
         extents = {
             letter: n
             for g, x in zip(terms.inputs, self.inputs, strict=True)
             for letter, n in zip(g, x.shape, strict=True)
         }
         layouts = []
-        for slot, (group, shape) in enumerate(zip(terms.outputs, shapes, strict=True)):
+        for slot, shape in enumerate(shapes):
+            group = terms.outputs[slot] if terms.outputs else ("",) * len(shape)
             whole = [extents[c] if c in cut else n for c, n in zip(group, shape, strict=True)]
-            layouts.append(Layout.of(self.inputs[0].mesh, [row.outputs[slot] for row in chosen], whole, order))
+            placements = [row.outputs[min(slot, len(row.outputs) - 1)] for row in way.rows]
+            layouts.append(Layout.of(self.inputs[0].mesh, placements, whole, way.order))
         return layouts
 
 
-def _best(op: Op, terms: Terms, layouts: list[Layout]) -> _Run | None:
-    """Return the cheapest way, a row an axis, that needs nothing but implicit moves."""
-    ways = [(way, taken) for way, taken in _ways(terms, op.linear, layouts) if all(map(is_implicit, taken))]
-    if not ways:
-        return None
-    best, _ = min(ways, key=lambda way: sum(map(_cost, way[1])))
-    return _Run(op, Placed(best.inputs, None, {}), (terms, best.rows, best.order))
+class _Choice(NamedTuple):
+    """What there is to choose from: the rows of a signature, and those that were registered, axis by axis."""
+
+    terms: Terms
+    layouts: list[Layout]
+    rows: list[list[Row]]
+
+    @classmethod
+    def of(cls, op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> _Choice:
+        """Read the signature of an operation; one that has none must be whole."""
+        shapes = [x.shape for x in layouts]
+        terms = parse(op.signature_for(shapes, attrs)) if op.signature else unnamed([len(s) for s in shapes])
+        more = [row for find in REGISTERED.get(op.name, ()) for row in find(layouts, attrs)]
+        axes = range(len(layouts[0].placements))
+        return cls(terms, layouts, [[*more, *rows(terms, op.linear, [x.placements[a] for x in layouts])] for a in axes])
 
 
 class _Way(NamedTuple):
@@ -232,16 +246,24 @@ class _Way(NamedTuple):
     order: list[int]
 
 
-def _ways(terms: Terms, linear: str, layouts: list[Layout]) -> Iterator[tuple[_Way, list[Step]]]:
+def _best(op: Op, choice: _Choice) -> _Run | None:
+    """Return the cheapest way, a row an axis, that needs nothing but implicit moves."""
+    ways = [(way, taken) for way, taken in _ways(choice) if all(map(is_implicit, taken))]
+    if not ways:
+        return None
+    best, _ = min(ways, key=lambda way: sum(map(_cost, way[1])))
+    return _Run(op, Placed(best.inputs, None, {}), (choice.terms, best))
+
+
+def _ways(choice: _Choice) -> Iterator[tuple[_Way, list[Step]]]:
     """Yield all ways to run an operation, and the steps that each needs."""
-    axes = range(len(layouts[0].placements))
-    for chosen in itertools.product(*(rows(terms, linear, [x.placements[axis] for x in layouts]) for axis in axes)):
-        order = _order(chosen, terms, layouts)
+    for chosen in itertools.product(*choice.rows):
+        order = _order(chosen, choice.terms, choice.layouts)
         try:
-            wanted = [x.placed([row.inputs[i] for row in chosen], order) for i, x in enumerate(layouts)]
+            wanted = [x.placed([row.inputs[i] for row in chosen], order) for i, x in enumerate(choice.layouts)]
         except ValueError:  # units do not fit what another axis leaves
             continue
-        taken = [step for x, w in zip(layouts, wanted, strict=True) for step in steps(x, w)]
+        taken = [step for x, w in zip(choice.layouts, wanted, strict=True) for step in steps(x, w)]
         yield _Way(list(chosen), wanted, order), taken
 
 
@@ -273,21 +295,20 @@ _COSTS = {
 
 
 # ---------------------------------------------------------------- refusals
-def refusal(name: str, layouts: Sequence[Layout], terms: Terms | None, linear: str = "") -> ValueError:
+def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
     """Return the error for an operation that would need more than implicit moves: it says which would help."""
     got = "; ".join(f"input {i}: {x}" for i, x in enumerate(layouts))
-    whole = [x.placed([Invariant()] * len(x.placements)) for x in layouts]
-    wanted = whole
-    if terms is not None:
-        asked = [way.inputs for way, _ in _ways(terms, linear, list(layouts))]
-        wanted = min(asked, key=lambda inputs: _distance(layouts, inputs), default=whole)
+    asked = [way.inputs for way, _ in _ways(_Choice.of(op, layouts, attrs))]
+    wanted = min(asked, key=lambda inputs: _distance(layouts, inputs))
     calls = [
         f"redistribute(placements={list(w.placements)}) of input {i}"
         for i, (x, w) in enumerate(zip(layouts, wanted, strict=True))
         if not all(map(is_implicit, steps(x, w)))
     ]
-    do = f"call {' and '.join(calls)} before; or local_map for a computation of your own" if calls else None
-    return ValueError(explain(f"{name}: these layouts would have to be gathered or moved", got=got, do=do))
+    do = f"call {' and '.join(calls)} before, or use local_map for a computation of your own"
+    return ValueError(
+        explain(f"{op.name}: what ranks hold does not suffice, and nothing is gathered unasked", got=got, do=do)
+    )
 
 
 def _distance(layouts: Sequence[Layout], wanted: Sequence[Layout]) -> tuple[int, float]:

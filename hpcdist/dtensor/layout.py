@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -66,15 +67,15 @@ class Layout:
         DistError
             On a rank that is not in the mesh.
         """
-        asked = (cls, mesh.axis_names, tuple(placements), tuple(shape), None if order is None else tuple(order))
-        known = mesh.memo.get(asked)
+        table: WeakValueDictionary[Any, Layout] = mesh.memo.get(cls) or mesh.memo.setdefault(cls, WeakValueDictionary())
+        asked = (mesh.axis_names, tuple(placements), tuple(shape), None if order is None else tuple(order))
+        known = table.get(asked)
         if known is None:
-            checked = _checked(mesh, placements, asked[3], asked[4])
-            key = (cls, mesh.axis_names, *checked)
-            known = mesh.memo.get(key) or cls(mesh, *checked)
-            mesh.memo[asked] = mesh.memo[key] = known
-        layout: Layout = known
-        return layout
+            checked = _checked(mesh, placements, asked[2], asked[3])
+            key = (mesh.axis_names, *checked)
+            known = table.get(key) or cls(mesh, *checked)
+            table[asked] = table[key] = known
+        return known
 
     def placed(self, placements: Sequence[Placement], order: Sequence[int] | None = None) -> Layout:
         """Return the layout of the same array with other placements."""

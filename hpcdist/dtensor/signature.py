@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
 
-__all__ = ["Row", "Terms", "parse", "rows"]
+__all__ = ["Row", "Terms", "parse", "rows", "unnamed"]
 
 Group = tuple[str, ...]
 """One letter a dimension; "" where it must be whole."""
@@ -26,6 +26,8 @@ class Row(NamedTuple):
 
     Attributes
     ----------
+    outputs : tuple of Placement
+        One an output; the last one is for all further ones.
     letter : str
         The dimensions that are cut; "" if none is.
     """
@@ -41,6 +43,11 @@ def parse(signature: str) -> Terms:
     return Terms(_groups(inside), _groups(outside))
 
 
+def unnamed(ranks: Sequence[int]) -> Terms:
+    """Return terms for an operation without a signature: every dimension of its inputs must be whole."""
+    return Terms(tuple(("",) * ndim for ndim in ranks), ())
+
+
 def _groups(text: str) -> tuple[Group, ...]:
     tokens = [re.findall(r"\[\w+\]|\w", part) for part in text.split(",")]
     return tuple(tuple(t if t.isalpha() else "" for t in group) for group in tokens)
@@ -51,7 +58,7 @@ def rows(terms: Terms, linear: str, have: Sequence[Placement]) -> Iterator[Row]:
 
     All whole; a letter cut where an input is cut already; sums where one is a sum already and the operation is linear.
     """
-    ins, outs = len(terms.inputs), len(terms.outputs)
+    ins, outs = len(terms.inputs), max(len(terms.outputs), 1)
     for whole in (Invariant(), Replicate()):
         yield Row((whole,) * ins, (whole,) * outs)
     yield from _cut(terms, have)

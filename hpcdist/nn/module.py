@@ -47,7 +47,7 @@ class Module:
         Whether dropout and the like are active.
     """
 
-    slots: dict[str, Tensor]
+    slots: dict[str, Any]  # tensors, or what behaves as one
     buffers: dict[str, Tensor]
     children: dict[str, Module]
     pre: list[Callable[[Module], None]]
