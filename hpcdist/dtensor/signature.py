@@ -15,10 +15,18 @@ Group = tuple[str, ...]
 
 
 class Terms(NamedTuple):
-    """A signature, read: a group of letters an input and an output."""
+    """A signature, read: a group of letters an input and an output.
+
+    Attributes
+    ----------
+    added, indices : tuple of int
+        Inputs that are added to the result once, and those that name places: ``+`` and ``#`` of the signature.
+    """
 
     inputs: tuple[Group, ...]
     outputs: tuple[Group, ...]
+    added: tuple[int, ...] = ()
+    indices: tuple[int, ...] = ()
 
 
 class Row(NamedTuple):
@@ -40,7 +48,9 @@ class Row(NamedTuple):
 def parse(signature: str) -> Terms:
     """Read a signature such as ``"m[k],n->mn"``; see ``hpcdist.autograd.op``."""
     inside, outside = signature.split("->")
-    return Terms(_groups(inside), _groups(outside))
+    marked = inside.split(",")
+    added, indices = (tuple(i for i, text in enumerate(marked) if text.startswith(mark)) for mark in "+#")
+    return Terms(_groups(inside), _groups(outside), added, indices)
 
 
 def unnamed(ranks: Sequence[int]) -> Terms:
@@ -64,7 +74,7 @@ def rows(terms: Terms, linear: str, have: Sequence[Placement]) -> Iterator[Row]:
     yield from _cut(terms, have)
     for pending in dict.fromkeys(p for p in have if isinstance(p, Partial) and p.op in ("sum", "avg")):
         if linear == "joint":
-            yield Row((pending,) * ins, (pending,) * outs)
+            yield Row(tuple(Replicate() if i in terms.indices else pending for i in range(ins)), (pending,) * outs)
         if linear == "each":
             for i in range(ins):
                 yield Row(tuple(pending if j == i else Replicate() for j in range(ins)), (pending,) * outs)
@@ -81,5 +91,7 @@ def _cut(terms: Terms, have: Sequence[Placement]) -> Iterator[Row]:
         def cut(g: Group, missing: Placement, letter: str = letter, p: Shard = p) -> Placement:
             return Shard(g.index(letter), p.unit, p.sections) if letter in g else missing
 
-        inputs = tuple(cut(g, Replicate()) for g in terms.inputs)
+        summed = not any(letter in g for g in terms.outputs)
+        missing = [Partial() if summed and i in terms.added else Replicate() for i in range(len(terms.inputs))]
+        inputs = tuple(map(cut, terms.inputs, missing))
         yield Row(inputs, tuple(cut(g, Partial()) for g in terms.outputs), letter)

@@ -22,15 +22,14 @@ __all__ = ["CONV", "CONV_TRANSPOSE"]
 
 
 def _signature(shapes: list[tuple[int, ...]], *, groups: int, transposed: bool) -> str:
-    """Images and channels of the result may be cut; with a bias, channels that are summed over must be whole."""
+    """Images and channels may be cut; of several groups of channels, none."""
     dims = len(shapes[0]) - 2
     x, w, y = ("".join(f"[{name}]" for name in LETTERS[3 + k * dims :][:dims]) for k in range(3))
-    biased = len(shapes) == 3
-    inner, outer = "[b]" if biased or groups > 1 else "b", "c" if groups == 1 else "[c]"
+    inner, outer = ("b", "c") if groups == 1 else ("[b]", "[c]")
     rows, each = (inner, outer) if transposed else (outer, inner)
     if groups > 1:
         each = "[z]"
-    return f"a{inner}{x},{rows}{each}{w}{f',{outer}' * biased}->a{outer}{y}"
+    return f"a{inner}{x},{rows}{each}{w}{f',+{outer}' * (len(shapes) == 3)}->a{outer}{y}"
 
 
 def _check(x: Array, weight: Array, bias: Array | None, stride: Dims, groups: int, *, transposed: bool) -> None:

@@ -44,14 +44,14 @@ def _take_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
     (dim,) = reduced(len(shapes[0]), dim)
     names = LETTERS[: len(shapes[0])]
     groups = []
-    for shape, other, letter in ((shapes[0], shapes[1], "y"), (shapes[1], shapes[0], "z")):
+    for shape, other, letter in ((shapes[0], shapes[1], "[y]"), (shapes[1], shapes[0], "z")):
         stretched = [n == 1 and other[i] != 1 for i, n in enumerate(shape)]
-        parts = [f"[{letter}]" if i == dim else "1" if stretched[i] else n for i, n in enumerate(names)]
+        parts = [letter if i == dim else "1" if stretched[i] else n for i, n in enumerate(names)]
         groups.append("".join(parts))
-    return f"{','.join(groups)}->{''.join('[z]' if i == dim else n for i, n in enumerate(names))}"
+    return f"{groups[0]},#{groups[1]}->{''.join('z' if i == dim else n for i, n in enumerate(names))}"
 
 
-@row(_take_signature)
+@row(_take_signature, linear="joint")
 def take_along_dim(a: Array, index: Array, *, dim: int) -> tuple[Array, tuple[Array]]:
     """Return ``a[..., index[..., j, ...], ...]``: as many dimensions both, which broadcast except for ``dim``."""
     (dim,) = reduced(a.ndim, dim)
@@ -73,14 +73,14 @@ def TAKE_ALONG_DIM(into: Any, grads: Any, saved: Any, dim: int) -> None:
 
 
 def _scatter_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
-    """Dimensions of which ``index`` covers a part only must be whole, as ``dim`` must."""
+    """Dimensions of which ``index`` covers a part only must be whole, and ``dim`` of the values."""
     (dim,) = reduced(len(shapes[0]), dim)
     into, index = ([], [])  # type: tuple[list[str], list[str]]
-    for i, n in enumerate(shapes[0]):
-        same = i != dim and n == shapes[1][i]
-        into.append(LETTERS[i] if same else f"[{LETTERS[i]}]")
-        index.append(LETTERS[i] if same else f"[{LETTERS[len(shapes[0]) + i]}]")
-    return f"{''.join(into)},{''.join(index)},{''.join(index)}->{''.join(into)}"
+    for i, (n, covered) in enumerate(zip(shapes[0], shapes[1], strict=True)):
+        own, other = LETTERS[i], LETTERS[len(shapes[0]) + i]
+        into.append(own if i != dim and n == covered else f"[{own}]")
+        index.append(other if i == dim else own if n == covered else f"[{other}]")
+    return f"+{''.join(into)},#{''.join(index)},{''.join(index)}->{''.join(into)}"
 
 
 @row(_scatter_signature, linear="joint")
@@ -111,10 +111,10 @@ def _select_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:
     (dim,) = reduced(len(shapes[0]), dim)
     names = LETTERS[: len(shapes[0])]
     inside = "".join("[y]" if i == dim else n for i, n in enumerate(names))
-    return f"{inside},z->{''.join('z' if i == dim else n for i, n in enumerate(names))}"
+    return f"{inside},#z->{''.join('z' if i == dim else n for i, n in enumerate(names))}"
 
 
-@row(_select_signature)
+@row(_select_signature, linear="joint")
 def index_select(a: Array, index: Array, *, dim: int) -> tuple[Array, tuple[Array]]:
     """Return the slices of ``a`` along ``dim`` that ``index`` (n,) names, in its order."""
     reduced(a.ndim, dim)

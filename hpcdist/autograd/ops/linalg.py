@@ -32,9 +32,8 @@ def gemm_into(into: Into | None, a: Array, b: Array, *, trans_a: bool = False) -
 
 
 def _linear_signature(shapes: list[tuple[int, ...]]) -> str:
-    """With a bias, features must be whole: every part of a cut sum would add it once."""
     lead = LETTERS[: len(shapes[0]) - 1]
-    return f"{lead}[y],z[y],z->{lead}z" if len(shapes) == 3 else f"{lead}y,zy->{lead}z"
+    return f"{lead}y,zy{',+z' * (len(shapes) == 3)}->{lead}z"
 
 
 @row(_linear_signature)

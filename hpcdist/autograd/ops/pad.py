@@ -39,13 +39,13 @@ def sources(n: int, pair: tuple[int, int], mode: str) -> list[int]:
 
 
 def _check(n: int, before: int, after: int, mode: str) -> None:
-    limits = {"reflect": n - 1, "circular": n, "replicate": before + after if n else 0}
+    limits = {"reflect": max(n - 1, 0), "circular": n, "replicate": before + after if n else 0}
     if mode not in (*limits, "constant"):
         raise ValueError(f"mode is {mode!r}: expected 'constant', 'reflect', 'replicate' or 'circular'")
     if mode == "constant" and n + before + after < 0:
         raise ValueError(f"cannot cut {-before - after} elements off {n}")
     if mode != "constant" and not (0 <= before <= limits[mode] and 0 <= after <= limits[mode]):
-        raise ValueError(f"{mode} can put 0 to {max(limits[mode], 0)} elements at an end of {n}, not {before}, {after}")
+        raise ValueError(f"{mode} can put 0 to {limits[mode]} elements at an end of {n}, not {before}, {after}")
 
 
 def _inner(shape: tuple[int, ...], widths: Widths) -> tuple[Any, Any]:
