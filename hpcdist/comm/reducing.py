@@ -22,6 +22,7 @@ from hpcdist.errors import explain
 __all__ = [
     "all_reduce",
     "all_reduce_coalesced",
+    "combination",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_single",
@@ -166,7 +167,11 @@ reduce_scatter_single = reduce_scatter_tensor
 
 def supports_complex(op: Op) -> bool:
     """Say whether a reduction takes complex numbers: all but MIN, MAX and the bitwise ones do."""
-    return isinstance(op, PremulSum) or _op("supports_complex", op) not in (ReduceOp.MIN, ReduceOp.MAX, *BITWISE)
+    return isinstance(op, PremulSum) or combination("supports_complex", op) not in (
+        ReduceOp.MIN,
+        ReduceOp.MAX,
+        *BITWISE,
+    )
 
 
 # ---- shared by the collectives
@@ -216,14 +221,15 @@ def _write(out: Array, flat: Array) -> Array:
 def _terms(verb: str, x: Array, op: Op) -> tuple[Array, ReduceOp]:
     """Return what is combined, and how: where values are multiplied first, a new array."""
     if not isinstance(op, PremulSum):
-        return x, _op(verb, op)
+        return x, combination(verb, op)
     if x.dtype.kind in "biu":
         do = "multiply, and reduce with ReduceOp.SUM"
         raise ValueError(explain(f"{verb}: premul_sum", got=x.dtype, expected="a floating or complex dtype", do=do))
     return (x.astype(accumulator(x.dtype)) * op.factor).astype(x.dtype), ReduceOp.SUM
 
 
-def _op(verb: str, op: ReduceOp | str) -> ReduceOp:
+def combination(verb: str, op: ReduceOp | str) -> ReduceOp:
+    """Return the combination of that name; ValueError if there is none."""
     if isinstance(op, ReduceOp):
         return op
     try:

@@ -1,5 +1,6 @@
 """Arrays placed on a mesh: placements, and the one table of moves between them (torch.distributed.tensor)."""
 
+from hpcdist.dtensor import functional
 from hpcdist.dtensor.dispatch import implicit_replication
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.move import imove, move, transpose
@@ -28,6 +29,7 @@ __all__ = [
     "chunk_range",
     "chunk_sizes",
     "dual",
+    "functional",
     "imove",
     "implicit_replication",
     "local_shape",
