@@ -1,12 +1,12 @@
 """An operation is one row: how to compute, how to transpose, and how it may be sharded.
 
 Autograd reads the first two; the sharding signature is an inert string for those who place arrays on a mesh. It has
-one group of letters an input and an output, one letter a dimension: ``"mk,nk,n->mn"``. Dimensions of one letter have
+one group of letters an input and an output, one letter a dimension: ``"mk,nk,+n->mn"``. Dimensions of one letter have
 one extent and may be cut together; ``[k]`` must be whole on a rank; ``1`` is a dimension of extent one. A letter that
-the outputs lack is summed over; ``+`` stands before the group of an input that is added to that sum, once: ``+n``. A
-``#`` stands before integers that name places, such as ``#z``. Where it depends on shapes or attributes it is a function ``(shapes, **attrs) ->
-str``. ``linear`` says whether the op is linear in all inputs together (``"joint"``), in each of them (``"each"``), or
-not (``""``).
+the outputs lack is summed over; ``+`` stands before the group of an input that is added to that sum, once. ``#`` stands
+before integers that name places. Where it depends on shapes or attributes it is a function ``(shapes, **attrs) ->
+str``. ``linear`` says whether the op is linear in all inputs together (``"joint"``, but for those that name places), in
+each of them (``"each"``), or not (``""``).
 """
 
 from __future__ import annotations

@@ -5,18 +5,18 @@ What is chosen depends on layouts and attributes only, so it is found once and k
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from hpcdist.autograd import Op, Tensor, apply
 from hpcdist.comm.mesh import DeviceMesh
+from hpcdist.dtensor.choice import Choice, Placed, best, distance, ways
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant
-from hpcdist.dtensor.signature import Row, Terms, parse, rows, unnamed
-from hpcdist.dtensor.steps import Step, is_implicit, steps
+from hpcdist.dtensor.signature import Row, parse, unnamed
+from hpcdist.dtensor.steps import is_implicit, steps
 from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.errors import explain
 
@@ -33,24 +33,6 @@ __all__ = [
     "refusal",
     "rule",
 ]
-
-
-class Placed(NamedTuple):
-    """A way to run an operation on what ranks hold.
-
-    Attributes
-    ----------
-    inputs : list of Layout
-        How inputs must be laid out.
-    outputs : list of Layout, optional
-        How outputs then are; None: as ``terms`` and ``placements`` say, with extents that are seen when it has run.
-    attrs : dict
-        Attributes that differ on this rank.
-    """
-
-    inputs: list[Layout]
-    outputs: list[Layout] | None
-    attrs: dict[str, Any]
 
 
 Rule: TypeAlias = "Callable[[Op, list[Layout], dict[str, Any]], Placed | None]"
@@ -164,11 +146,9 @@ def _plan(op: Op, tensors: list[DTensor], attrs: dict[str, Any]) -> Plan:
 def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:
     """Find the way to run an operation: by its rule, by its signature, or by other operations."""
     placed = RULES[op.name](op, layouts, attrs) if op.name in RULES else None
+    placed = placed or best(_choice(op, layouts, attrs))
     if placed is not None:
-        return _Run(op, placed, None)
-    best = _best(op, _Choice.of(op, layouts, attrs))
-    if best is not None:
-        return best
+        return _Run(op, placed)
     if op.name not in COMPUTED:
         raise refusal(op, layouts, attrs)
     fn = COMPUTED[op.name]
@@ -182,12 +162,20 @@ def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:
     return compute
 
 
+def _choice(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Choice:
+    """Read the signature of an operation; one that has none must be whole."""
+    shapes = [x.shape for x in layouts]
+    terms = parse(op.signature_for(shapes, attrs)) if op.signature else unnamed([len(s) for s in shapes])
+    more = [row for find in REGISTERED.get(op.name, ()) for row in find(layouts, attrs)]
+    return Choice.by(terms, op.linear, layouts, more=more)
+
+
 class _Run:
     """Move inputs, compute with what ranks hold, and say how the results are laid out."""
 
-    def __init__(self, op: Op, placed: Placed, way: tuple[Terms, _Way] | None) -> None:
-        self.op, self.inputs, self.outputs, self.attrs = op, placed.inputs, placed.outputs, placed.attrs
-        self._way = way
+    def __init__(self, op: Op, placed: Placed) -> None:
+        self.op, self.inputs, self.outputs, self.attrs = placed.op or op, placed.inputs, placed.outputs, placed.attrs
+        self._way = placed.way
 
     def __call__(self, tensors: list[DTensor], attrs: dict[str, Any]) -> Any:
         local = [
@@ -221,85 +209,12 @@ class _Run:
         return layouts
 
 
-class _Choice(NamedTuple):
-    """What there is to choose from: the rows of a signature, and those that were registered, axis by axis."""
-
-    terms: Terms
-    layouts: list[Layout]
-    rows: list[list[Row]]
-
-    @classmethod
-    def of(cls, op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> _Choice:
-        """Read the signature of an operation; one that has none must be whole."""
-        shapes = [x.shape for x in layouts]
-        terms = parse(op.signature_for(shapes, attrs)) if op.signature else unnamed([len(s) for s in shapes])
-        more = [row for find in REGISTERED.get(op.name, ()) for row in find(layouts, attrs)]
-        axes = range(len(layouts[0].placements))
-        return cls(terms, layouts, [[*more, *rows(terms, op.linear, [x.placements[a] for x in layouts])] for a in axes])
-
-
-class _Way(NamedTuple):
-    """Rows, one an axis, the layouts they ask for, and the order in which axes cut what they cut together."""
-
-    rows: list[Row]
-    inputs: list[Layout]
-    order: list[int]
-
-
-def _best(op: Op, choice: _Choice) -> _Run | None:
-    """Return the cheapest way, a row an axis, that needs nothing but implicit moves."""
-    ways = [(way, taken) for way, taken in _ways(choice) if all(map(is_implicit, taken))]
-    if not ways:
-        return None
-    best, _ = min(ways, key=lambda way: sum(map(_cost, way[1])))
-    return _Run(op, Placed(best.inputs, None, {}), (choice.terms, best))
-
-
-def _ways(choice: _Choice) -> Iterator[tuple[_Way, list[Step]]]:
-    """Yield all ways to run an operation, and the steps that each needs."""
-    for chosen in itertools.product(*choice.rows):
-        order = _order(chosen, choice.terms, choice.layouts)
-        try:
-            wanted = [x.placed([row.inputs[i] for row in chosen], order) for i, x in enumerate(choice.layouts)]
-        except ValueError:  # units do not fit what another axis leaves
-            continue
-        taken = [step for x, w in zip(choice.layouts, wanted, strict=True) for step in steps(x, w)]
-        yield _Way(list(chosen), wanted, order), taken
-
-
-def _order(chosen: Sequence[Row], terms: Terms, layouts: Sequence[Layout]) -> list[int]:
-    """Return the order in which axes cut: for a letter, that of the input that most of them cut already."""
-    order = list(range(len(chosen)))
-    for letter in {row.letter for row in chosen} - {""}:
-        axes = [axis for axis, row in enumerate(chosen) if row.letter == letter]
-        present = [x.cutters(g.index(letter)) for g, x in zip(terms.inputs, layouts, strict=True) if letter in g]
-        first = max(([a for a in cutters if a in axes] for cutters in present), key=len)
-        for place, axis in zip(axes, (*first, *(a for a in axes if a not in first)), strict=True):
-            order[place] = axis
-    return order
-
-
-def _cost(step: Step) -> float:
-    """Return about how many elements an implicit step moves, with what its transpose moves in backward."""
-    src, dst = (type(p).__name__ for p in step.kinds)
-    return _COSTS.get((src, dst), 0.0) * step.src.size
-
-
-_COSTS = {
-    ("Invariant", "Replicate"): 2.0,
-    ("Invariant", "Shard"): 1.0,
-    ("Partial", "Invariant"): 2.0,
-    ("Partial", "Replicate"): 4.0,
-    ("Partial", "Shard"): 2.0,
-}
-
-
 # ---------------------------------------------------------------- refusals
 def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
     """Return the error for an operation that would need more than implicit moves: it says which would help."""
     got = "; ".join(f"input {i}: {x}" for i, x in enumerate(layouts))
-    asked = [way.inputs for way, _ in _ways(_Choice.of(op, layouts, attrs))]
-    wanted = min(asked, key=lambda inputs: _distance(layouts, inputs))
+    asked = [way.inputs for way, _ in ways(_choice(op, layouts, attrs))]
+    wanted = min(asked, key=lambda inputs: distance(layouts, inputs))
     calls = [
         f"redistribute(placements={list(w.placements)}) of input {i}"
         for i, (x, w) in enumerate(zip(layouts, wanted, strict=True))
@@ -309,10 +224,3 @@ def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
     return ValueError(
         explain(f"{op.name}: what ranks hold does not suffice, and nothing is gathered unasked", got=got, do=do)
     )
-
-
-def _distance(layouts: Sequence[Layout], wanted: Sequence[Layout]) -> tuple[int, float]:
-    """Return how many inputs would have to be moved by hand, and how much."""
-    paths = [steps(x, w) for x, w in zip(layouts, wanted, strict=True)]
-    by_hand = [path for path in paths if not all(map(is_implicit, path))]
-    return len(by_hand), sum(step.src.size for path in by_hand for step in path)
