@@ -72,7 +72,7 @@ def batch_norm(x: Array, gain: Array, shift: Array, *, eps: float) -> tuple[Any,
     These two are float32 at least: the variance of float16 may be past its range.
     """
     _check(x, gain, shift)
-    if x.size <= x.shape[1]:
+    if 0 < x.shape[1] >= x.size:
         raise ValueError("expected more than one value a channel while training: its variance would be 0")
     x = contiguous(x)
     mean, var = _vectors(x, x.shape[1], 2)
@@ -89,7 +89,7 @@ def BATCH_NORM(into: Any, grads: Any, saved: Any, eps: float) -> None:
     gmean, gvar = (0.0 if g is None else wide(g) for g in (gmean, gvar))
     first, second = _vectors(x, x.shape[1], 2)
     kernels.channel_sums(_channels(gy), _channels(x), mean, first, second)
-    count, scale = x.size // x.shape[1], wide(gain) * rstd
+    count, scale = x.shape[0] * math.prod(x.shape[2:]), wide(gain) * rstd
     of_x = (2 * gvar - scale * rstd * rstd * second) / count
     gx = empty(x.shape, x.dtype, x)
     constant = (gmean - scale * first) / count

@@ -102,3 +102,11 @@ def test_means_of_something_may_be_none_at_all():
     assert y.shape == (0,)
     y.sum().backward()
     assert x.grad.shape == (0, 3)
+
+
+def test_a_dimension_that_stays_as_it_is_may_be_empty():
+    check_vjp(OPS["pad"], normal(0, 3), widths=((0, 0), (2, 1)), mode="reflect", value=0.0)
+
+
+def test_no_channels_at_all_are_legal():
+    check_vjp(OPS["batch_norm"], normal(3, 0, 5), normal(0), normal(0), eps=1e-5)
