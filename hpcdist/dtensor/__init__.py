@@ -1,9 +1,14 @@
 """Arrays placed on a mesh: placements, and the one table of moves between them (torch.distributed.tensor)."""
 
 from hpcdist.dtensor import functional
+from hpcdist.dtensor.chunks import Chunk
 from hpcdist.dtensor.dispatch import implicit_replication
+from hpcdist.dtensor.distribute import distribute_tensor
+from hpcdist.dtensor.distribute_module import distribute_module
+from hpcdist.dtensor.factories import arange, empty, eye, from_function, full, ones, rand, randn, zeros
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.move import imove, move, transpose
+from hpcdist.dtensor.picture import visualize_sharding
 from hpcdist.dtensor.placements import (
     Invariant,
     Partial,
@@ -19,6 +24,7 @@ from hpcdist.dtensor.redistribute import redistribute
 from hpcdist.dtensor.tensor import DTensor
 
 __all__ = [
+    "Chunk",
     "DTensor",
     "Invariant",
     "Layout",
@@ -26,14 +32,26 @@ __all__ = [
     "Placement",
     "Replicate",
     "Shard",
+    "arange",
     "chunk_range",
     "chunk_sizes",
+    "distribute_module",
+    "distribute_tensor",
     "dual",
+    "empty",
+    "eye",
+    "from_function",
+    "full",
     "functional",
     "imove",
     "implicit_replication",
     "local_shape",
     "move",
+    "ones",
+    "rand",
+    "randn",
     "redistribute",
     "transpose",
+    "visualize_sharding",
+    "zeros",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate,
 from hpcdist.dtensor.redistribute import redistribute
 from hpcdist.dtensor.steps import Step, is_free, steps
 from hpcdist.errors import explain
+
+if TYPE_CHECKING:
+    from hpcdist.dtensor.chunks import Chunk
 
 __all__ = ["DTensor", "local_of", "relaid"]
 
@@ -48,6 +51,58 @@ class DTensor(Operators):
             what = f"DTensor: what the rank at {layout.coordinate} holds of {layout}"
             raise ValueError(explain(what, got=local.shape, expected=layout.local_shape))
         self.local, self.layout = local, layout
+
+    @staticmethod
+    def from_local(
+        local: Any,
+        device_mesh: DeviceMesh | None = None,
+        placements: Sequence[Placement] | None = None,
+        *,
+        run_check: bool = False,
+        shape: Sequence[int] | None = None,
+        order: Sequence[int] | None = None,
+        grad_placements: Sequence[Placement] | None = None,
+    ) -> DTensor:
+        """Return the distributed tensor of what every rank holds, in the same graph.
+
+        Collective over the mesh where a placement is a Shard and ``shape`` is not given, or with ``run_check``: one
+        small exchange, after which every rank knows the shape of the whole, or raises the same error.
+
+        Parameters
+        ----------
+        local : Tensor or array
+            Kept. What ranks hold of a dimension that is cut may be uneven, or empty: as the ceil rule says.
+        device_mesh : DeviceMesh, optional
+            Default: that of the ``with`` block.
+        placements : sequence of Placement, optional
+            One an axis; default: Invariant.
+        run_check : bool
+            Check also that copies are the same, bit for bit.
+        shape : sequence of int, optional
+            Of the whole. Then nothing is exchanged, and a rank that holds what does not fit raises alone.
+        order : sequence of int, optional
+            See :class:`Layout`.
+        grad_placements : sequence of Placement, optional
+            How gradients of ``local`` shall be placed; default: the dual of ``placements``.
+
+        Raises
+        ------
+        ValueError
+            If what ranks hold makes no array: other numbers of dimensions, dtypes or extents, or not the ceil rule.
+        DistError
+            On a rank that is not in the mesh.
+        """
+        from hpcdist.dtensor.distribute import from_local
+
+        return from_local(
+            local,
+            device_mesh,
+            placements,
+            run_check=run_check,
+            shape=shape,
+            order=order,
+            grad_placements=grad_placements,
+        )
 
     # ---- what it is
     @property
@@ -227,6 +282,35 @@ class DTensor(Operators):
             expected = "Shards as those of the tensor, Invariant or Partial elsewhere"
             raise ValueError(explain("to_local: grad_placements", got=list(grad_placements), expected=expected))
         return relaid(self, target).local
+
+    # ---- saving and loading
+    def chunks(self) -> list[Chunk]:
+        """Return the boxes of the whole that this rank has to save: over all ranks every element once.
+
+        Of ranks that hold the same the first one saves it. Arrays are views.
+
+        Raises
+        ------
+        ValueError
+            If it is Partial.
+        """
+        from hpcdist.dtensor.chunks import chunks
+
+        return chunks(self)
+
+    __create_chunk_list__ = chunks
+
+    def fill(self, read: Callable[[tuple[int, ...], tuple[int, ...]], Array]) -> None:
+        """Write what ``read(offsets, sizes)`` returns to every box of the whole that this rank holds, in place.
+
+        Raises
+        ------
+        ValueError
+            If it is Partial, or what was read has another shape.
+        """
+        from hpcdist.dtensor.chunks import fill
+
+        fill(self, read)
 
     # ---- reading values
     def item(self) -> Any:
