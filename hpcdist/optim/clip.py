@@ -74,12 +74,16 @@ def clip_grad_norm_(
         raise ValueError(explain("clip_grad_norm_: max_norm", got=max_norm, expected=">= 0"))
     chosen = with_gradients(parameters)
     norm = get_total_norm(map(whole_gradient, chosen), norm_type, error_if_nonfinite)
-    factor = max_norm / (norm + 1e-6)
+    scale_gradients(chosen, max_norm / (norm + 1e-6))
+    return norm
+
+
+def scale_gradients(parameters: Iterable[Any], factor: float) -> None:
+    """Scale gradients in place, if ``factor`` is below 1."""
     if factor < 1:
-        for p in chosen:
+        for p in parameters:
             with namespace(p.grad).errstate(invalid="ignore"):  # infinity times 0
                 p.grad *= np.float32(factor) if p.grad.dtype.itemsize == 2 else factor  # 16 bits would change it
-    return norm
 
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float) -> None:

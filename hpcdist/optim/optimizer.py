@@ -178,7 +178,7 @@ class Optimizer:
             unknown, missing = [n for n in options if n not in mine], [n for n in mine if n not in options]
             raise ValueError(explain("load_state_dict: parameters differ", got=f"unknown {unknown}", expected=missing))
         chosen = [_agreed(group, [options[name] for name in group["names"]]) for group in self.param_groups]
-        _check_state(state["state"], {name: p.size for name, p in mine.items()}, self._kept)
+        _check_state(state["state"], {name: p.data.size for name, p in mine.items()}, self._kept)
         self.state = {
             name: {k: _copied(v, _kept_dtype(mine[name])) for k, v in entries.items()}
             for name, entries in state["state"].items()
@@ -266,14 +266,19 @@ def _checked(pair: tuple[Any, ...]) -> tuple[str, Tensor]:
         raise TypeError(explain(f"add_param_group: parameter {name!r}", got="a computed tensor", expected="a leaf"))
     if not parameter.data.flags.c_contiguous:
         raise ValueError(explain(f"add_param_group: parameter {name!r}", got="strides", expected="C order"))
+    for placement in getattr(parameter, "placements", ()):
+        if placement.is_replicate() or placement.is_partial():
+            what = f"add_param_group: gradients of parameter {name!r} are sums that are not finished"
+            do = "place it as Invariant, whose gradient is the same on every rank"
+            raise TypeError(explain(what, got=placement, expected="Shard or Invariant", do=do))
     return name, parameter
 
 
 def _check_whole(who: str, name: str, parameter: Any) -> None:
-    """Refuse a parameter whose ``placements`` say that this rank has a part of it."""
+    """Refuse a distributed parameter of which this rank has a part."""
     for placement in getattr(parameter, "placements", ()):
-        if not (placement.is_replicate() or placement.is_invariant()):
-            do = "use it on whole parameters (replicated ones), or take an optimizer that needs no norms"
+        if not placement.is_invariant():
+            do = "use it on whole parameters (Invariant ones), or take an optimizer that needs no norms"
             what = f"{who}: parameter {name!r} is a part: norms would be those of the part"
             raise TypeError(explain(what, got=placement, expected="the whole on every rank", do=do))
 

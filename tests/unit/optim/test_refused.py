@@ -88,14 +88,22 @@ class Placed(Tensor):
 @pytest.mark.parametrize("kind", [optim.LAMB, optim.LARS, optim.LBFGS])
 def test_norms_need_whole_parameters(kind):
     p = Placed(np.ones(3, np.float32), True)
-    for placements in ((Shard(0),), (Invariant(), Shard(0)), (Partial(),)):
+    for placements in ((Shard(0),), (Invariant(), Shard(0))):
         Placed.placements = placements
         with pytest.raises(TypeError, match=f"{kind.__name__}: parameter 'w' is a part"):
             kind([("w", p)])
         optim.Adam([("w", p)])
-    for placements in ((Invariant(),), (Replicate(), Invariant())):
-        Placed.placements = placements
-        assert kind([("w", p)]).param_groups[0]["names"] == ["w"]
+    Placed.placements = (Invariant(), Invariant())
+    assert kind([("w", p)]).param_groups[0]["names"] == ["w"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, optim.LBFGS])
+@pytest.mark.parametrize("placement", [Replicate(), Partial(), Partial("avg")])
+def test_gradients_that_are_not_finished(kind, placement):
+    p = Placed(np.ones(3, np.float32), True)
+    Placed.placements = (Shard(0), placement)
+    with pytest.raises(TypeError, match="parameter 'w' are sums that are not finished"):
+        kind([("w", p)])
 
 
 def test_states_of_other_forms_and_names():
