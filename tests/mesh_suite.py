@@ -182,8 +182,9 @@ def check_groups_that_are_no_rows(comm):
                 DeviceMesh.from_group(groups, mesh=members, comm=comm)
     with pytest.raises(TypeError, match="mesh"):
         DeviceMesh.from_group(mesh.get_all_groups(), comm=comm)
-    with pytest.raises(TypeError, match="a communicator"):
-        DeviceMesh.from_group([None, "x"], mesh=ranks, comm=comm)
+    for groups in ([None, "x"], []):
+        with pytest.raises(TypeError, match="a communicator"):
+            DeviceMesh.from_group(groups, mesh=ranks, comm=comm)
 
 
 def check_current_mesh(comm):

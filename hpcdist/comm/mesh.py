@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.grid import Grid, Names, position
-from hpcdist.comm.mesh_arguments import arrangement, check_same, communicator
+from hpcdist.comm.mesh_arguments import arrangement, check_groups, check_same, communicator
 from hpcdist.comm.mesh_place import MeshPlace
 from hpcdist.comm.mesh_rows import rows
 from hpcdist.errors import explain
@@ -116,11 +116,12 @@ class DeviceMesh(MeshPlace):
         ValueError
             If the ranks of a group are not those of this rank's row.
         """
-        groups = (group,) if isinstance(group, Communicator) else tuple(map(communicator, group))
-        comm = groups[0] if comm is None and len(groups) == 1 else communicator(comm)
-        if mesh is None and len(groups) == 1:
-            mesh = list(groups[0].members)
+        groups = (group,) if isinstance(group, Communicator) else tuple(group)
         what = "DeviceMesh.from_group: mesh"
+        check_groups(what, groups)
+        if len(groups) == 1:
+            comm, mesh = comm or groups[0], list(groups[0].members) if mesh is None else mesh
+        comm = communicator(comm)
         members, names = arrangement(what, None, None, mesh, mesh_dim_names, device_type)
         grid = Grid.checked(Grid.places(members, comm.members), names, comm.size)
         made = object.__new__(cls)

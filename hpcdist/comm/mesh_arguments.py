@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.grid import Names
 from hpcdist.errors import explain
 
-__all__ = ["arrangement", "check_same", "communicator"]
+__all__ = ["arrangement", "check_groups", "check_same", "communicator"]
 
 DEVICES = ("cpu", "cuda")
 
@@ -47,6 +48,13 @@ def arrangement(
     if (first is None) is (torch_first is None):
         raise TypeError(explain(name, got=(first, torch_first), expected="given once"))
     return torch_first if first is None else first, names if torch_names is None else torch_names
+
+
+def check_groups(name: str, groups: Sequence[object]) -> None:
+    """Refuse what are no groups that this rank is in, or none at all; TypeError then."""
+    if not groups or not all(isinstance(group, Communicator) for group in groups):
+        expected = "a communicator, or one an axis"
+        raise TypeError(explain(f"{name}: groups", got=list(groups), expected=expected))
 
 
 def check_same(comm: Communicator, *arguments: Any) -> None:

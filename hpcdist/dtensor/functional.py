@@ -103,14 +103,13 @@ def all_gather(tensor: Tensor, group: Group = None, *, shapes: Sequence[Shape] |
         Shape on every rank. Default: all as here.
     """
     comm, x = group_of("all_gather", group), tensor_of("all_gather", "tensor", tensor)
+    known = shapes_of("all_gather", x, shapes, comm)
     if shapes is None:
-        shapes = [x.shape] * comm.size
-        whole = all_gather_tensor(x.reshape((1, *x.shape)), 0, comm)
-        parts = split(whole, 1)
+        parts = split(all_gather_tensor(x.reshape((1, *x.shape)), 0, comm), 1)
     else:
-        sizes = [math.prod(shape) for shape in shapes_of("all_gather", shapes, comm.size)]
+        sizes = [math.prod(shape) for shape in known]
         parts = split(all_gather_tensor(x.reshape(-1), 0, comm, sizes=sizes), sizes)
-    return tuple(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+    return tuple(part.reshape(shape) for part, shape in zip(parts, known, strict=True))
 
 
 def reduce_scatter(
@@ -225,8 +224,7 @@ def gather(
     """
     comm, x = group_of("gather", group), tensor_of("gather", "tensor", tensor)
     root = place("gather", comm, "dst", dst, group_dst, default=0)
-    known = [x.shape] * comm.size if shapes is None else shapes_of("gather", shapes, comm.size)
-    return tuple(apply(collective.GATHER, x, comm=comm, root=root, shapes=known))
+    return tuple(apply(collective.GATHER, x, comm=comm, root=root, shapes=shapes_of("gather", x, shapes, comm)))
 
 
 def scatter(

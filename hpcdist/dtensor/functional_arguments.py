@@ -57,21 +57,21 @@ def group_of(verb: str, group: Any) -> Communicator:
     raise TypeError(explain(f"{verb}: group", got=repr(group), expected=expected))
 
 
-def tensor_of(verb: str, name: str, x: Any) -> Tensor:
+def tensor_of(verb: str, name: str, x: Any, do: str | None = None) -> Tensor:
     """Return the tensor that is meant; an array is one without gradients.
 
     Raises
     ------
     TypeError
-        For anything else, and for what is placed on a mesh as a whole.
+        For what is placed on a mesh as a whole, and for anything else, saying what to ``do``.
     """
     if hasattr(type(x), "__apply__"):
-        do = "pass its to_local(), or call its redistribute()"
-        raise TypeError(explain(f"{verb}: {name}", got=type(x).__name__, expected="what this rank holds", do=do))
+        remedy = "pass its to_local(), or call its redistribute()"
+        raise TypeError(explain(f"{verb}: {name}", got=type(x).__name__, expected="what this rank holds", do=remedy))
     if isinstance(x, Tensor):
         return x
     if not is_array(x):
-        raise TypeError(explain(f"{verb}: {name}", got=type(x).__name__, expected="a Tensor or an array"))
+        raise TypeError(explain(f"{verb}: {name}", got=type(x).__name__, expected="a Tensor or an array", do=do))
     return Tensor(x)
 
 
@@ -116,11 +116,22 @@ def has_owners(x: Tensor, op: ReduceOp) -> bool:
     return op in (ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT) and x.requires_grad and is_grad_enabled()
 
 
-def shapes_of(verb: str, shapes: Sequence[Sequence[int]], size: int) -> list[Shape]:
-    """Return the shapes of a list with one a rank; ValueError if it has another length."""
-    if len(shapes) != size:
-        raise ValueError(explain(f"{verb}: shapes", got=f"{len(shapes)} of them", expected=f"{size}, one a rank"))
-    return [tuple(arguments.whole(verb, "shapes", n) for n in shape) for shape in shapes]
+def shapes_of(verb: str, x: Tensor, shapes: Sequence[Sequence[int]] | None, comm: Communicator) -> list[Shape]:
+    """Return the shape of the tensor that each rank brings: as that of this one, or as given.
+
+    Raises
+    ------
+    ValueError
+        If there is not one a rank, or this rank's is another.
+    """
+    if shapes is None:
+        return [x.shape] * comm.size
+    if len(shapes) != comm.size:
+        raise ValueError(explain(f"{verb}: shapes", got=f"{len(shapes)} of them", expected=f"{comm.size}, one a rank"))
+    found = [tuple(arguments.whole(verb, "shapes", n) for n in shape) for shape in shapes]
+    if found[comm.rank] != x.shape:
+        raise ValueError(explain(f"{verb}: tensor, by shapes[{comm.rank}]", got=x.shape, expected=found[comm.rank]))
+    return found
 
 
 def split_sizes(verb: str, name: str, sizes: Sequence[int] | None, extent: int | None, size: int) -> tuple[int, ...]:

@@ -104,10 +104,13 @@ def all_to_all_single(
         Extents of the pieces. Default: all equal.
     """
     verb = "all_to_all_single"
-    comm, x = group_of(verb, group), tensor_of(verb, "input", input)
+    do = f"{verb}_autograd(x, output_split_sizes, input_split_sizes, group) takes no output"
+    comm, x = group_of(verb, group), tensor_of(verb, "input", input, do)
     if not x.ndim:
         raise ValueError(explain(f"{verb}: input", got="no dimension", expected="one that is cut, and maybe more"))
     sends = split_sizes(verb, "input_split_sizes", input_split_sizes, x.shape[0], comm.size)
+    if output is not None and (not output.ndim or output.shape[1:] != x.shape[1:]):
+        raise ValueError(explain(f"{verb}: shape of output", got=output.shape, expected=("any", *x.shape[1:])))
     extent = output.shape[0] if output is not None else x.shape[0] if output_split_sizes is None else None
     takes = split_sizes(verb, "output_split_sizes", output_split_sizes, extent, comm.size)
     shapes = [(n, *x.shape[1:]) for n in takes]
