@@ -33,19 +33,26 @@ def get_total_norm(tensors: Array | Iterable[Array], norm_type: float = 2.0, err
     if not norm_type > 0:
         raise ValueError(explain("norm_type", got=norm_type, expected="a number above 0"))
     arrays: Any = [tensors] if is_array(tensors) else tensors
-    norm = _norm([x for x in arrays if x.size], float(norm_type))
+    norm = root(sum_of_powers(arrays, float(norm_type)), float(norm_type))
     if error_if_nonfinite and not math.isfinite(norm):
         raise RuntimeError(explain("the norm of the gradients", got=norm, expected="a finite number"))
     return norm
 
 
-def _norm(arrays: list[Array], power: float) -> float:
+def sum_of_powers(arrays: Iterable[Array], power: float) -> float:
+    """Return the sum of ``|x| ** power`` over all elements; for infinity the largest ``|x|``, NaN if there is one."""
+    filled = [x for x in arrays if x.size]
     if power == math.inf:
-        largest = [float(abs(wide(x)).max()) for x in arrays]
+        largest = [float(abs(wide(x)).max()) for x in filled]
         return math.nan if any(map(math.isnan, largest)) else max(largest, default=0.0)
     if power == 2:
-        return math.sqrt(math.fsum(sum_squares(_real(x.reshape(-1))) for x in arrays))
-    return float(math.fsum(float((abs(wide(x)).astype("f8") ** power).sum()) for x in arrays) ** (1 / power))
+        return math.fsum(sum_squares(_real(x.reshape(-1))) for x in filled)
+    return math.fsum(float((abs(wide(x)).astype("f8") ** power).sum()) for x in filled)
+
+
+def root(total: float, power: float) -> float:
+    """Return the norm of which :func:`sum_of_powers` returns ``total``."""
+    return total if power == math.inf else math.sqrt(total) if power == 2 else float(total ** (1 / power))
 
 
 def clip_grad_norm_(

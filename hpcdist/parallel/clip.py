@@ -13,7 +13,7 @@ from hpcdist.comm import Communicator, DeviceMesh, ReduceOp
 from hpcdist.dtensor.placements import Invariant, Shard
 from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
-from hpcdist.optim.clip import get_total_norm, scale_gradients, whole_gradient
+from hpcdist.optim.clip import root, scale_gradients, sum_of_powers, whole_gradient
 
 __all__ = ["clip_grad_norm_"]
 
@@ -60,9 +60,9 @@ def clip_grad_norm_(
     chosen = [given] if hasattr(type(given), "requires_grad") else list(given)
     mesh = _mesh_of(chosen)
     counted = [whole_gradient(p) for p in chosen if p.grad is not None and _counts_here(p, mesh)]
-    norm = get_total_norm(counted, norm_type)
-    if mesh is not None:
-        norm = _combined(norm, float(norm_type), mesh.get_mesh_group())
+    power = float(norm_type)
+    total = sum_of_powers(counted, power)
+    norm = root(total if mesh is None else _combined(total, power, mesh.get_mesh_group()), power)
     if error_if_nonfinite and not math.isfinite(norm):
         raise RuntimeError(explain("the norm of the gradients", got=norm, expected="a finite number"))
     scale_gradients((p for p in chosen if p.grad is not None), max_norm / (norm + 1e-6))
@@ -93,11 +93,10 @@ def _counts_here(parameter: Any, mesh: DeviceMesh | None) -> bool:
     return all(is_cut or place == 0 for place, is_cut in zip(here, cut, strict=True))
 
 
-def _combined(norm: float, power: float, comm: Communicator) -> float:
-    """Return the norm of all ranks' parts, of which this one's has norm ``norm``. Collective over ``comm``."""
-    if power == math.inf:
-        told = np.array([-math.inf if math.isnan(norm) else norm, math.isnan(norm)])
-        largest, unknown = comm.all_reduce(told, ReduceOp.MAX)
-        return math.nan if unknown else float(largest)
-    with np.errstate(over="ignore"):
-        return float(comm.all_reduce(np.array([norm]) ** power)[0] ** (1 / power))
+def _combined(total: float, power: float, comm: Communicator) -> float:
+    """Return what ``sum_of_powers`` returns of all ranks' parts. Collective over ``comm``."""
+    if power != math.inf:
+        return float(comm.all_reduce(np.array([total]))[0])
+    told = np.array([-math.inf if math.isnan(total) else total, math.isnan(total)])
+    largest, unknown = comm.all_reduce(told, ReduceOp.MAX)
+    return math.nan if unknown else float(largest)
