@@ -121,6 +121,11 @@ class Replay:
             del self.callbacks[fn]
             fn()
 
+    @property
+    def collects(self) -> bool:
+        """Whether gradients are added to those of leaves."""
+        return self._wanted is None
+
     def gradient_of(self, wanted: Tensor) -> Array | None:
         """Return what was captured for one of ``wanted``; None: nothing reached it."""
         return self._captured.get(key_of(wanted))

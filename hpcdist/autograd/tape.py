@@ -27,6 +27,7 @@ __all__ = [
     "apply",
     "backward",
     "enable_grad",
+    "is_collecting",
     "is_grad_enabled",
     "is_queued",
     "is_replaying",
@@ -260,6 +261,11 @@ def is_replaying() -> bool:
 def mark() -> int:
     """Return a number between those of all nodes recorded so far, on any thread, and those of later ones."""
     return next(_sequence)
+
+
+def is_collecting() -> bool:
+    """Say whether the backward that is running adds to the gradients of leaves; ``grad`` does not."""
+    return bool(TAPE.replays) and TAPE.replays[-1].collects
 
 
 def is_grad_enabled() -> bool:
