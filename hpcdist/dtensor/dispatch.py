@@ -216,7 +216,7 @@ def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
     asked = [way.inputs for way, _ in ways(_choice(op, layouts, attrs))]
     wanted = min(asked, key=lambda inputs: distance(layouts, inputs))
     calls = [
-        f"redistribute(placements={list(w.placements)}) of input {i}"
+        f"redistribute(placements={list(w.placements)}{_said(w)}) of input {i}"
         for i, (x, w) in enumerate(zip(layouts, wanted, strict=True))
         if not all(map(is_implicit, steps(x, w)))
     ]
@@ -224,3 +224,9 @@ def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
     return ValueError(
         explain(f"{op.name}: what ranks hold does not suffice, and nothing is gathered unasked", got=got, do=do)
     )
+
+
+def _said(layout: Layout) -> str:
+    """Return the order of axes as an argument, where it matters."""
+    matters = any(len(layout.cutters(dim)) > 1 for dim in range(len(layout.shape)))
+    return f", order={layout.order}" if matters else ""
