@@ -201,7 +201,4 @@ def _traced(model: Module, mesh: DeviceMesh, plan: Plan, inputs: Sequence[Any], 
                     output.sum().backward(retain_graph=True)
     finally:
         random.set_state(before)
-    return [
-        _Sent(r.module or ("" if r.phase == "forward" else _REST), r.phase, r.verb, r.payload_bytes)
-        for r in mode.records
-    ]
+    return [_Sent(_REST if r.module is None else r.module, r.phase, r.verb, r.payload_bytes) for r in mode.records]
