@@ -24,6 +24,7 @@ UNARY = {
     "transpose": {"dims": (1, 0)},
 }
 BINARY = ("add", "sub", "mul", "maximum", "linear", "matmul")
+NEVER_REFUSED = ("tanh", "neg", "transpose")
 SETTINGS = settings(deadline=None, max_examples=120)
 
 
@@ -76,6 +77,7 @@ def as_told(name, inputs, attrs):
     try:
         return apply(OPS[name], *inputs, **attrs)
     except ValueError as error:
+        assert name not in NEVER_REFUSED
         return apply(OPS[name], *advised(name, inputs, str(error)), **attrs)
 
 
