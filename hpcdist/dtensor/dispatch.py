@@ -17,7 +17,7 @@ from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant
 from hpcdist.dtensor.signature import Row, parse, unnamed
 from hpcdist.dtensor.steps import is_implicit, steps
-from hpcdist.dtensor.tensor import DTensor, relaid
+from hpcdist.dtensor.tensor import DTensor, along
 from hpcdist.errors import explain
 
 __all__ = [
@@ -148,7 +148,7 @@ def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:
     placed = RULES[op.name](op, layouts, attrs) if op.name in RULES else None
     placed = placed or best(_choice(op, layouts, attrs))
     if placed is not None:
-        return _Run(op, placed)
+        return _Run(op, layouts, placed)
     if op.name not in COMPUTED:
         raise refusal(op, layouts, attrs)
     fn = COMPUTED[op.name]
@@ -173,15 +173,13 @@ def _choice(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Choice:
 class _Run:
     """Move inputs, compute with what ranks hold, and say how the results are laid out."""
 
-    def __init__(self, op: Op, placed: Placed) -> None:
+    def __init__(self, op: Op, layouts: list[Layout], placed: Placed) -> None:
         self.op, self.inputs, self.outputs, self.attrs = placed.op or op, placed.inputs, placed.outputs, placed.attrs
         self._way = placed.way
+        self._paths = [steps(x, wanted) for x, wanted in zip(layouts, placed.inputs, strict=True)]
 
     def __call__(self, tensors: list[DTensor], attrs: dict[str, Any]) -> Any:
-        local = [
-            x.local if x.layout is wanted else relaid(x, wanted).local
-            for x, wanted in zip(tensors, self.inputs, strict=True)
-        ]
+        local = [along(x.local, path) if path else x.local for x, path in zip(tensors, self._paths, strict=True)]
         result = apply(self.op, *local, **({**attrs, **self.attrs} if self.attrs else attrs))
         many = type(result) is tuple
         results = result if many else (result,)
@@ -216,7 +214,7 @@ def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
     asked = [way.inputs for way, _ in ways(_choice(op, layouts, attrs))]
     wanted = min(asked, key=lambda inputs: distance(layouts, inputs))
     calls = [
-        f"redistribute(placements={list(w.placements)}) of input {i}"
+        f"redistribute(placements={list(w.placements)}{_said(w)}) of input {i}"
         for i, (x, w) in enumerate(zip(layouts, wanted, strict=True))
         if not all(map(is_implicit, steps(x, w)))
     ]
@@ -224,3 +222,9 @@ def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
     return ValueError(
         explain(f"{op.name}: what ranks hold does not suffice, and nothing is gathered unasked", got=got, do=do)
     )
+
+
+def _said(layout: Layout) -> str:
+    """Return the order of axes as an argument, where it matters."""
+    matters = any(len(layout.cutters(dim)) > 1 for dim in range(len(layout.shape)))
+    return f", order={layout.order}" if matters else ""

@@ -1,17 +1,122 @@
-"""Rules of operations that their signatures do not describe: attributes that differ between ranks, shapes."""
+"""Rules of operations that their signatures do not describe: shapes, indices, attributes that differ between ranks.
+
+Each rule is ``(op, layouts, attrs) -> Placed``, or None where the signature says all; see ``hpcdist.dtensor.dispatch``.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcdist.autograd import Op
-from hpcdist.dtensor.dispatch import Placed, rule
-from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.placements import Invariant, Partial
+from hpcdist.autograd.ops.elementwise import LETTERS
+from hpcdist.autograd.ops.reduce import reduced
+from hpcdist.dtensor.carry import carried, coordinates, follow, joined, pieces, scaled, times, together
+from hpcdist.dtensor.choice import Choice, Placed, best
+from hpcdist.dtensor.dispatch import rule
+from hpcdist.dtensor.index import Index
+from hpcdist.dtensor.layout import Layout, Ranges
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Shard
+from hpcdist.dtensor.signature import Row, Terms, parse
+from hpcdist.errors import explain
 
-__all__ = ["dropout"]
+__all__ = ["dropout", "impossible"]
 
 
+def impossible(name: str, x: Layout, dim: int, why: str, do: str = "") -> ValueError:
+    """Return the error for the first input, of which a dimension must not be cut as it is: it names axes and ranks."""
+    axes = " and ".join(f"{x.mesh.axis_names[a]} ({x.mesh.shape[a]} ranks)" for a in x.cutters(dim))
+    placements = [Invariant() if p.is_shard(dim) else p for p in x.placements]
+    do = f"{do}, or " * bool(do) + f"call redistribute(placements={placements}) of input 0 before"
+    return ValueError(explain(f"{name}: {why}; dim {dim} is cut on {axes}", got=f"input 0: {x}", do=do))
+
+
+# ---------------------------------------------------------------- the same elements in another shape
+@rule("reshape")
+def _reshape(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:
+    (x,) = layouts
+    shape = _resolved(x.shape, attrs["shape"])
+    placements: list[Placement] = list(x.placements)
+    for old, new in _groups(x.shape, shape):
+        for axis, shard in _regrouped(x, old, shape, new).items():
+            placements[axis] = shard
+    result = Layout.of(x.mesh, placements, shape, x.order)
+    return Placed([x], [result], {"shape": result.local_shape})
+
+
+def _resolved(old: tuple[int, ...], new: Sequence[int]) -> tuple[int, ...]:
+    """Return the new shape without -1."""
+    rest = math.prod(n for n in new if n != -1)
+    shape = tuple(math.prod(old) // max(rest, 1) if n == -1 else int(n) for n in new)
+    if list(new).count(-1) > 1 or min(shape, default=0) < 0 or math.prod(shape) != math.prod(old):
+        raise ValueError(explain("reshape: shape", got=tuple(new), expected=f"{math.prod(old)} elements, as {old} has"))
+    return shape
+
+
+def _groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:
+    """Return the dimensions, before and after, that have the same elements: the smallest such groups."""
+    found: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        first, second = i, j
+        if 0 in (*old[i:], *new[j:]) and old[i : i + 1] != new[j : j + 1]:
+            i, j = len(old), len(new)
+        else:
+            i, j = _matched(old, new, i, j)
+        if found and (i == first or j == second):  # extents of one that have gone, or are new
+            (first, second) = found[-1][0].start, found.pop()[1].start
+        found.append((range(first, i), range(second, j)))
+    return found
+
+
+def _matched(old: tuple[int, ...], new: tuple[int, ...], i: int, j: int) -> tuple[int, int]:
+    """Return where the group that begins with ``old[i]`` and ``new[j]`` ends."""
+    stops = [min(i + 1, len(old)), min(j + 1, len(new))]
+    while (a := math.prod(old[i : stops[0]])) != (b := math.prod(new[j : stops[1]])):
+        stops[a > b] += 1
+    return stops[0], stops[1]
+
+
+def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dict[int, Shard]:
+    """Return how the axes that cut one of the ``old`` dimensions cut one of the ``new`` ones."""
+    cut = [dim for dim in old if x.cutters(dim)]
+    if not cut:
+        return {}
+    dim, axes = cut[0], x.cutters(cut[0])
+    target = next((d for d in new if shape[d] != 1), new.start)
+    up, down = math.prod(x.shape[dim + 1 : old.stop]), math.prod(shape[target + 1 : new.stop])
+    found = None
+    if len(cut) == 1 and new and all(_flat(x, old, dim, c) is not None for c in coordinates(x, axes)):
+        options = [list(scaled(x, axis, up, down, target, shape[target])) for axis in axes]
+        found = follow(x, axes, lambda c: _flat(x, old, dim, c) or [], shape, options, down)
+    if found is None:
+        raise impossible("reshape", x, dim, f"what ranks hold are no chunks of a dimension of {shape}")
+    return found
+
+
+def _flat(x: Layout, group: range, dim: int, coordinate: tuple[int, ...]) -> Ranges | None:
+    """Return where, among the elements of a group of dimensions, those of a rank lie; None: in many places."""
+    held = joined(x.ranges_at(dim, coordinate))
+    if math.prod(x.shape[group.start : dim]) == 1:
+        return times(held, math.prod(x.shape[dim + 1 : group.stop]))
+    if held in ([], [(0, x.shape[dim])]):
+        return times(held, math.prod(x.shape[group.start : group.stop]) // max(x.shape[dim], 1))
+    return None
+
+
+@rule("broadcast_to")
+def _broadcast_to(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None:
+    (x,) = layouts
+    shape = tuple(attrs["shape"])
+    new = len(shape) - len(x.shape)
+    if new < 0 or any(n not in (1, m) for n, m in zip(x.shape, shape[new:], strict=True)):
+        raise ValueError(explain("broadcast_to: shape", got=shape, expected=f"one that {x.shape} stretches to"))
+    result = carried(x, {d: d + new for d, n in enumerate(x.shape) if n == shape[d + new]}, shape)
+    return None if result is None else Placed([x], [result], {"shape": result.local_shape})
+
+
+# ---------------------------------------------------------------- element by element
 @rule("dropout")
 def dropout(_: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:  # noqa: ARG001 (every rule has them)
     """Draw by the place in the whole array: one mask in every layout. The terms of a sum are masked alike."""
@@ -19,3 +124,80 @@ def dropout(_: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:  # n
     linear = Partial("sum"), Partial("avg")
     held = x.placed([Invariant() if isinstance(p, Partial) and p not in linear else p for p in x.placements])
     return Placed([held], [held], {"index": held.flat_index})
+
+
+@rule("cast")
+def _cast(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None:
+    """Finish sums before a cast to integers, which rounds."""
+    terms = parse(op.signature_for([layouts[0].shape], attrs))
+    return best(Choice.by(terms, op.linear if attrs["dtype"].kind in "fcV" else "", layouts))
+
+
+# ---------------------------------------------------------------- indices
+@rule("getitem")
+def _getitem(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:
+    (x,) = layouts
+    index = Index.of(attrs["index"], x.shape)
+    _check_cuts("getitem", x, index.moved)
+    result = carried(x, index.moved, index.shape)
+    assert result is not None
+    return Placed([x], [result], {"index": index.parts})
+
+
+@rule("put")
+def _put(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None:
+    (x,) = layouts
+    if any(isinstance(p, Partial) and p.op not in ("sum", "avg") for p in x.placements):
+        return None
+    index = Index.of(attrs["index"], tuple(attrs["shape"]))
+    back = {place: dim for dim, place in index.moved.items()}
+    _check_cuts("put", x, back)
+    result = carried(x, back, attrs["shape"])
+    assert result is not None
+    return Placed([x], [result], {"index": index.parts, "shape": result.local_shape})
+
+
+def _check_cuts(name: str, x: Layout, moved: Mapping[int, int]) -> None:
+    for dim in range(len(x.shape)):
+        if x.cutters(dim) and dim not in moved:
+            raise impossible(name, x, dim, "elements are picked that other ranks may hold")
+
+
+# ---------------------------------------------------------------- joining and splitting along a dimension that is cut
+@rule("split")
+def _split(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None:
+    (x,) = layouts
+    (dim,), sizes = reduced(len(x.shape), attrs["dim"]), tuple(attrs["sizes"])
+    if sum(sizes) != x.shape[dim] or min(sizes, default=0) < 0:
+        raise ValueError(explain("split: sizes", got=sizes, expected=f"numbers that add up to {x.shape[dim]}"))
+    found = pieces(x, dim, sizes)
+    if found is None:
+        why = f"what ranks hold are not chunks of each of the pieces {sizes}"
+        raise impossible("split", x, dim, why, f"cut it by Shard({dim}, sections={sizes})")
+    return Placed([x], list(found), {"sizes": tuple(piece.local_shape[dim] for piece in found)})
+
+
+@rule("cat")
+def _cat(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None:
+    """Where one is cut along the dimension, cut all: the result has a section for each."""
+    ndim, others = len(layouts[0].shape), {len(x.shape) for x in layouts[1:]}
+    if not ndim or others - {ndim} or not -ndim <= attrs["dim"] < ndim:
+        return None
+    dim = attrs["dim"] % ndim
+    axes = {axis for x in layouts for axis in x.cutters(dim)}
+    names = tuple(LETTERS[:ndim])
+    fixed = {}
+    for axis in axes:
+        own = tuple(p if (p := x.placements[axis]).is_shard(dim) else Shard(dim) for x in layouts)
+        fixed[axis] = Row(own, (Shard(dim),), names[dim])
+    terms = Terms((names,) * len(layouts), (names,))
+    found = best(Choice.by(terms, op.linear, layouts, fixed=fixed)) if axes else None
+    if found is None or found.way is None:
+        return None
+    cuts = together(found.inputs, dim)
+    if cuts is None:
+        return None
+    placements = [cuts.get(axis, row.outputs[0]) for axis, row in enumerate(found.way[1].rows)]
+    extent = sum(x.shape[dim] for x in layouts)
+    shape = (*layouts[0].shape[:dim], extent, *layouts[0].shape[dim + 1 :])
+    return found._replace(outputs=[Layout.of(layouts[0].mesh, placements, shape, found.way[1].order)])

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
 
-__all__ = ["Row", "Terms", "parse", "rows", "unnamed"]
+__all__ = ["Group", "Row", "Terms", "parse", "rows", "unnamed"]
 
 Group = tuple[str, ...]
 """One letter a dimension; "" where it must be whole."""

@@ -33,8 +33,8 @@ class Step(NamedTuple):
 def steps(src: Layout, dst: Layout) -> list[Step]:
     """Return the steps that lead from ``src`` to ``dst``, layouts of one array on one mesh.
 
-    Sums are finished and slices taken before anything is gathered. An axis is moved by itself where none that cuts the
-    same dimension comes after it; else those that cut exchange what they hold, once.
+    Slices are taken first, then sums are finished, and at last things are gathered. An axis is moved by itself where
+    none that cuts the same dimension comes after it; else those that cut exchange what they hold, once.
     """
     found: list[Step] = []
     now = src
@@ -85,12 +85,24 @@ def _may_move(now: Layout, dst: Layout, axis: int) -> bool:
 
 
 def _rank(before: Placement, after: Placement) -> int:
-    """Return when to make a move: what leaves less to move comes first."""
-    if isinstance(after, Shard):
-        return 0 if isinstance(before, Partial) else 2 if isinstance(before, Shard) else 1
-    if isinstance(after, Partial):
-        return 6
-    return 3 if isinstance(before, Partial) else 4 if isinstance(before, Shard) else 5
+    """Return when to make a move: early what leaves less to move, for the array and, in reverse, for its gradient."""
+    kinds = type(before), type(after)
+    return _TURNS.index(kinds) if kinds in _TURNS else len(_TURNS)
+
+
+_TURNS = (
+    (Replicate, Shard),
+    (Invariant, Shard),
+    (Partial, Shard),
+    (Shard, Shard),
+    (Invariant, Replicate),
+    (Replicate, Invariant),
+    (Partial, Replicate),
+    (Partial, Invariant),
+    (Shard, Replicate),
+    (Shard, Invariant),
+)
+"""Moves in the order in which they are made; those to Partial come last."""
 
 
 def _blocked(now: Layout, dst: Layout) -> Step:

@@ -28,7 +28,7 @@ from hpcdist.errors import explain
 if TYPE_CHECKING:
     from hpcdist.dtensor.chunks import Chunk
 
-__all__ = ["DTensor", "local_of", "relaid"]
+__all__ = ["DTensor", "along", "local_of", "relaid"]
 
 
 class DTensor(Operators):
@@ -406,13 +406,22 @@ def relaid(x: DTensor, layout: Layout) -> DTensor:
     """Return ``x`` in another layout of its mesh. Collective over the axes that change, unless they change for free."""
     if x.layout is layout:
         return x
-    taken = steps(x.layout, layout)
-    if x.local.node is None and x.local.requires_grad and all(_lends(step) for step in taken):
-        return DTensor(lend(x.local, tuple(step.src.groups[cast(int, step.axis)] for step in taken)), layout)
-    local = x.local
-    for step in taken:
+    local = along(x.local, steps(x.layout, layout))
+    return DTensor(local.detach() if local is x.local else local, layout)
+
+
+def along(local: Tensor, path: Sequence[Step]) -> Tensor:
+    """Return what this rank holds after ``path``. Collective over the axes that change, unless they change for free.
+
+    It is the tensor itself where all stay whole and no gradient is wanted.
+    """
+    if not local.requires_grad:
+        path = [step for step in path if not _stays(step)]
+    elif local.node is None and all(_lends(step) for step in path):
+        return lend(local, tuple(step.src.groups[cast(int, step.axis)] for step in path))
+    for step in path:
         local = _take(local, step)
-    return DTensor(local, layout)
+    return local
 
 
 def _take(local: Tensor, step: Step) -> Tensor:
@@ -453,6 +462,11 @@ def _posted(x: DTensor, layout: Layout) -> Work[DTensor]:
 def _may_be_posted(step: Step) -> bool:
     """Say whether a step is one collective on one axis; a maximum that is finished needs two."""
     return step.axis is not None and not (isinstance(p := step.kinds[0], Partial) and p.op not in ("sum", "avg"))
+
+
+def _stays(step: Step) -> bool:
+    """Say whether ranks hold the whole array before and after a step."""
+    return step.axis is not None and all(isinstance(p, (Invariant, Replicate)) for p in step.kinds)
 
 
 def _lends(step: Step) -> bool:

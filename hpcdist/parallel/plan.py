@@ -75,7 +75,7 @@ def _assigned(name: str, module: Module, plan: Any, strict: bool) -> Iterator[As
     else:
         what = f"parallelize_plan{f' of {name!r}' if name else ''}"
         expected = "a ParallelStyle, a sequence of them, or a dict of plans by module name"
-        raise TypeError(explain(what, got=plan if plan is None else type(plan).__name__, expected=expected))
+        raise TypeError(explain(what, got=repr(None) if plan is None else type(plan).__name__, expected=expected))
 
 
 def _matches(module: Module, pattern: object, prefix: str, strict: bool) -> list[tuple[str, Module]]:

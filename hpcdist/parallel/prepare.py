@@ -61,6 +61,10 @@ class _Pairs:
             raise ValueError(explain(f"{self.who}: number of values", got=len(values), expected=len(self.have)))
         return tuple(self.prepared(place, x, mesh) for place, x in enumerate(values))
 
+    def changes(self, what: str) -> list[Change]:
+        """Return a change a value; None: it stays."""
+        return [Change(what, have, self.want[key] or have) for key, have in self.have.items()]
+
 
 def _told(layouts: Mapping[Any, Placement | None]) -> str:
     return ", ".join(f"{key}: {layout}" for key, layout in layouts.items()) or "none"
@@ -128,7 +132,7 @@ class PrepareModuleInput(ParallelStyle):
 
     def changes(self, module: Module) -> list[Change]:  # noqa: ARG002
         """Return a change an input."""
-        return [Change("input", p.have[key], p.want[key]) for p in self._pairs() for key in p.have]
+        return [change for pairs in self._pairs() for change in pairs.changes("input")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,8 +178,7 @@ class PrepareModuleOutput(ParallelStyle):
 
     def changes(self, module: Module) -> list[Change]:  # noqa: ARG002
         """Return a change an output."""
-        pairs = self._pairs()
-        return [Change("output", pairs.have[key], pairs.want[key]) for key in pairs.have]
+        return self._pairs().changes("output")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,16 +22,18 @@ __all__ = ["ATTENTION", "ROTARY"]
 
 
 def _head_dim(qkv: Array, num_heads: int) -> int:
+    """Return the width of a head: 0 for no heads, which a rank may hold of a few."""
     check_floating(qkv)
-    if qkv.ndim != 3 or qkv.shape[-1] % (3 * num_heads):
+    parts = 3 * num_heads
+    if qkv.ndim != 3 or (qkv.shape[-1] % parts if parts else qkv.shape[-1]):
         raise ValueError("expected packed q, k, v (batch, seq, 3 * num_heads * head_dim)")
-    return int(qkv.shape[-1] // (3 * num_heads))
+    return int(qkv.shape[-1] // parts) if parts else 0
 
 
 @row("b[t][y]->b[t][z]")
 def attention(qkv: Array, *, num_heads: int, causal: bool) -> tuple[Array, tuple[Array, ...]]:
     """Return ``softmax(q k^T / sqrt(head_dim)) v`` of every head: (batch, seq, 3 d) -> (batch, seq, d)."""
-    scale = _head_dim(qkv, num_heads) ** -0.5
+    head_dim = _head_dim(qkv, num_heads)
     qkv = contiguous(qkv)
     batch, seq, width = qkv.shape
     out, lse = (
@@ -39,7 +41,7 @@ def attention(qkv: Array, *, num_heads: int, causal: bool) -> tuple[Array, tuple
         empty((batch * num_heads, seq), qkv.dtype, qkv),
     )
     if out.size:
-        kernels.attention(rows_of(qkv), num_heads, seq, scale, causal, rows_of(out), lse)
+        kernels.attention(rows_of(qkv), num_heads, seq, head_dim**-0.5, causal, rows_of(out), lse)
     return out, (qkv, out, lse)
 
 
@@ -63,7 +65,8 @@ def _rotate(qkv: Array, num_heads: int, base: float, sign: float) -> Array:
     angle = xp.arange(qkv.shape[1], dtype=xp.float64)[:, None] * rate
     out = empty(qkv.shape, qkv.dtype, qkv)
     cos, sin = xp.cos(angle).astype(qkv.dtype), xp.sin(angle).astype(qkv.dtype)
-    kernels.rotary(rows_of(contiguous(qkv)), cos, sin, num_heads, sign, rows_of(out))
+    if out.size:
+        kernels.rotary(rows_of(contiguous(qkv)), cos, sin, num_heads, sign, rows_of(out))
     return out
 
 

@@ -24,6 +24,9 @@ def _signature(shapes: list[tuple[int, ...]], **_: Any) -> str:
 
 
 def _head_dim(width: int, num_heads: int, num_kv_heads: int) -> int:
+    """Return the width of a head: 0 for no heads, which a rank may hold of a few."""
+    if width == num_heads == num_kv_heads == 0:
+        return 0
     parts = num_heads + 2 * num_kv_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads or width % parts:
         raise ValueError(
@@ -37,7 +40,7 @@ def _head_dim(width: int, num_heads: int, num_kv_heads: int) -> int:
 def ungroup(qkv: Array, *, num_heads: int, num_kv_heads: int) -> tuple[Array, tuple[()]]:
     """Repeat keys and values for each query: rows by groups become the head-major rows of ``attention``."""
     lead, head_dim = qkv.shape[:-1], _head_dim(qkv.shape[-1], num_heads, num_kv_heads)
-    group = num_heads // num_kv_heads
+    group = num_heads // max(num_kv_heads, 1)
     parts = qkv.reshape(*lead, num_kv_heads, group + 2, head_dim)
     out = empty((*lead, num_kv_heads, group, 3, head_dim), qkv.dtype, qkv)
     out[..., 0, :] = parts[..., :group, :]
@@ -48,7 +51,7 @@ def ungroup(qkv: Array, *, num_heads: int, num_kv_heads: int) -> tuple[Array, tu
 
 @ungroup
 def UNGROUP(into: Any, grads: Any, saved: Any, num_heads: int, num_kv_heads: int) -> None:
-    shape, group = into[0].shape, num_heads // num_kv_heads
+    shape, group = into[0].shape, num_heads // max(num_kv_heads, 1)
     head_dim = _head_dim(shape[-1], num_heads, num_kv_heads)
     g = grads[0].reshape(*shape[:-1], num_kv_heads, group, 3, head_dim)
     out = empty((*g.shape[:-3], group + 2, g.shape[-1]), g.dtype, g)

@@ -16,7 +16,7 @@ from hpcdist.kernels.embedding import embedding_grad
 from hpcdist.kernels.indices import check_indices
 from hpcdist.kernels.precision import wide
 
-__all__ = ["INDEX_SELECT", "SCATTER_ADD", "TAKE_ALONG_DIM"]
+__all__ = ["INDEX_SELECT", "SCATTER_ADD", "TAKE_ALONG_DIM", "addresses"]
 
 
 def _check(index: Array, limit: int) -> None:
@@ -25,7 +25,7 @@ def _check(index: Array, limit: int) -> None:
     check_indices("indices", index, limit)
 
 
-def _places(index: Array, dim: int) -> tuple[Array, ...]:
+def addresses(index: Array, dim: int) -> tuple[Array, ...]:
     """Return what addresses, in an array, the element at ``index`` along ``dim`` and at its own place elsewhere."""
     xp, shape = namespace(index), index.shape
     grid = [xp.arange(n).reshape([-1 if d == i else 1 for i in range(len(shape))]) for d, n in enumerate(shape)]
@@ -68,7 +68,7 @@ def TAKE_ALONG_DIM(into: Any, grads: Any, saved: Any, dim: int) -> None:
     (index,), g, shape = saved, grads[0], into[0].shape
     (dim,) = reduced(len(shape), dim)
     out = namespace(g).zeros(_stretched(shape, index.shape, dim), wide(g).dtype)
-    namespace(g).add.at(out, _places(index, dim), wide(g))
+    namespace(g).add.at(out, addresses(index, dim), wide(g))
     into[0].give(sum_to(out, shape))
 
 
@@ -93,7 +93,7 @@ def scatter_add(a: Array, index: Array, src: Array, *, dim: int) -> tuple[Array,
         raise ValueError(f"indices reach past the values in a dimension other than {dim}")
     _check(index, a.shape[dim])
     out = a.astype(wide(a).dtype)  # a copy
-    namespace(a, index).add.at(out, _places(index, dim), src.astype(out.dtype, copy=False))
+    namespace(a, index).add.at(out, addresses(index, dim), src.astype(out.dtype, copy=False))
     return out.astype(a.dtype, copy=False), (index,)
 
 
@@ -104,7 +104,7 @@ def SCATTER_ADD(into: Any, grads: Any, saved: Any, dim: int) -> None:
     if into[0] is not None:
         into[0].give(grads[0])
     if into[2] is not None:
-        into[2].give(grads[0][_places(index, dim)])
+        into[2].give(grads[0][addresses(index, dim)])
 
 
 def _select_signature(shapes: list[tuple[int, ...]], *, dim: int) -> str:

@@ -1,0 +1,27 @@
+"""Tensor parallelism over MPI: the bodies of tests/tp_suite.py."""
+
+import pytest
+import tp_suite
+
+both = pytest.mark.parametrize("sequence_parallel", [False, True])
+
+
+@both
+@pytest.mark.parametrize("name", tp_suite.GPTS)
+def test_losses_are_those_of_one_process(world, name, sequence_parallel):
+    tp_suite.check_losses(world, name, sequence_parallel)
+
+
+def test_losses_with_data_parallelism(world):
+    if world.size % 2 == 0:
+        tp_suite.check_with_data_parallel(world, "gelu-layer-rotary")
+
+
+@both
+@pytest.mark.parametrize("name", tp_suite.GPTS)
+def test_collectives_of_a_block(world, name, sequence_parallel):
+    tp_suite.check_counts(world, name, sequence_parallel)
+
+
+def test_features_that_ranks_do_not_divide(world):
+    tp_suite.check_uneven(world)
