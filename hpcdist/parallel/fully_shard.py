@@ -12,6 +12,7 @@ from hpcdist.array import Array
 from hpcdist.autograd import Tensor
 from hpcdist.comm import Communicator, DeviceMesh, init_device_mesh
 from hpcdist.dtensor import DTensor, Invariant, Layout, Placement, Shard
+from hpcdist.dtensor.cut import cut, take
 from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
 from hpcdist.nn.deferral import Deferred, draw
@@ -84,7 +85,7 @@ def fully_shard(
     with comm.agreed():
         left_out = {id(p) for p in ignored_params}
         slots = [slot for m in modules for slot in _left(m, left_out)]
-        _check(modules, chosen)
+        _check(modules)
         described = [(key, p.shape, str(p.dtype), p.requires_grad) for _, key, p in slots]
     _check_same(comm, described)
     policy = mp_policy or MixedPrecisionPolicy()
@@ -114,7 +115,7 @@ def _mesh(mesh: Any) -> DeviceMesh:
     return mesh
 
 
-def _check(modules: Sequence[Module], mesh: DeviceMesh) -> None:
+def _check(modules: Sequence[Module]) -> None:
     for m in modules:
         if isinstance(m, FSDPModule):
             do = "call it once, parts before the whole"
@@ -122,7 +123,6 @@ def _check(modules: Sequence[Module], mesh: DeviceMesh) -> None:
         if type(m) is ModuleList:
             do = "shard its items, or pass a list of them"
             raise ValueError(explain("fully_shard: a ModuleList is never called", do=do))
-    del mesh
 
 
 def _check_same(comm: Communicator, mine: list[Any]) -> None:
@@ -203,13 +203,67 @@ def _comms(mesh: DeviceMesh) -> tuple[Communicator, Communicator]:
 def _rest(p: Any, mesh: DeviceMesh, chooses: Chooses) -> tuple[DTensor, Piece, bool]:
     """Return a parameter as it rests, as a piece of a message, and whether its array may be moved."""
     if isinstance(p, DTensor) and set(mesh.axis_names) <= set(p.device_mesh.axis_names):
-        return p, _piece(p, mesh), False  # tied to one of another unit
+        return p, _piece(p, mesh), False  # it is tied to one of another unit
     layout = _resting_layout(p, mesh, chooses)
     if isinstance(p, Deferred):
-        part = _drawn(p, layout)
-        resting = DTensor(p.stored(part), layout)
+        leaf = p.stored(_drawn(p, layout))
     else:
-        leaf = p.local if isinstance(p, DTensor) else p
-        leaf.data = _part(leaf.data, layout, mesh)
-        resting = DTensor(leaf, layout)
+        leaf = p.local if isinstance(p, DTensor) else p  # the tensor itself: an optimizer may have it already
+        leaf.data = _cut(layout, mesh, leaf.data)
+    resting = DTensor(leaf, layout)
     return resting, _piece(resting, mesh), True
+
+
+def _resting_layout(p: Any, mesh: DeviceMesh, chooses: Chooses) -> Layout:
+    """Return shards along the last axis of ``mesh``, copies along one before it, and else what there is."""
+    shard: Placement = Invariant()
+    if p.ndim:
+        shard = chooses(p) or Shard(0)
+        if not isinstance(shard, Shard):
+            got = type(shard).__name__
+            raise TypeError(explain("fully_shard: what shard_placement_fn returned", got=got, expected="Shard or None"))
+    mine = (*[Invariant()] * (mesh.ndim - 1), shard)
+    if not isinstance(p, DTensor):
+        return Layout.of(mesh, mine, p.shape)
+    joined = DeviceMesh.concatenate([mesh, p.device_mesh])
+    inner = [mesh.ndim + axis for axis in p.layout.order]
+    return Layout.of(joined, (*mine, *p.placements), p.shape, (*inner, *range(mesh.ndim)))
+
+
+def _shard_of(layout: Layout, mesh: DeviceMesh) -> tuple[Shard | None, tuple[int, ...]]:
+    """Return how the shard axis cuts, and the shape of what its ranks hold together."""
+    axis = layout.mesh.axis_names.index(mesh.axis_names[-1])
+    placement = layout.placements[axis]
+    return placement if isinstance(placement, Shard) else None, layout.at(axis, Invariant()).local_shape
+
+
+def _cut(layout: Layout, mesh: DeviceMesh, whole: Array) -> Array:
+    """Return a copy of this rank's shard of what the ranks of the shard axis hold together."""
+    shard, shape = _shard_of(layout, mesh)
+    if shard is None:
+        return whole.copy()
+    size, here = mesh.shape[-1], mesh.get_local_rank(mesh.ndim - 1)
+    return take(whole, shard.dim, cut(shard, shape[shard.dim], size).runs[here]).copy()
+
+
+def _drawn(p: Deferred, layout: Layout) -> Array:
+    """Return the first values of what this rank holds, drawn without the rest."""
+    part = np.empty(layout.local_shape, p.dtype)
+    for there, here in layout.boxes:
+        part[here] = draw(p, tuple(s.start for s in there), tuple(s.stop - s.start for s in there))
+    return part
+
+
+def _piece(p: DTensor, mesh: DeviceMesh) -> Piece:
+    shard, shape = _shard_of(p.layout, mesh)
+    return Piece.of(p.local, shape, shard, mesh.shape[-1])
+
+
+def _computing(p: DTensor, mesh: DeviceMesh) -> Layout | None:
+    """Return how a gathered parameter is laid out on the other axes; None: it is plain."""
+    others = [axis for axis, name in enumerate(p.device_mesh.axis_names) if name not in mesh.axis_names]
+    if not others:
+        return None
+    part = p.device_mesh[tuple(p.device_mesh.axis_names[axis] for axis in others)]
+    order = sorted(range(len(others)), key=lambda i: p.layout.order.index(others[i]))
+    return Layout.of(part, [p.placements[axis] for axis in others], p.shape, order)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hpcdist.array import Array, is_device
+from hpcdist.autograd.operand import wrapped
 from hpcdist.errors import explain
 from hpcdist.kernels.precision import wide
 
@@ -54,3 +56,28 @@ class MixedPrecisionPolicy:
         if travels == data.dtype or is_device(data):
             return travels
         return wide(np.empty(0, travels)).dtype
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Cast what goes into a module and what comes out."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self.param_dtype is not None and self.cast_forward_inputs:
+                args, kwargs = _cast(args, self._rounded), _cast(kwargs, self._rounded)
+            result = call(*args, **kwargs)
+            return result if self.output_dtype is None else _cast(result, lambda x: x.to(self.output_dtype))
+
+        return run
+
+    def _rounded(self, x: Any) -> Any:
+        """Return values of ``param_dtype``, in the dtype that is computed with."""
+        return x.to(self.param_dtype).to(self.computes(x.data))
+
+
+def _cast(value: Any, cast: Callable[[Any], Any]) -> Any:
+    """Cast the floating tensors and arrays in nested tuples, lists and dicts."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_cast(v, cast) for v in value)
+    if isinstance(value, dict):
+        return {key: _cast(v, cast) for key, v in value.items()}
+    floating = hasattr(value, "dtype") and np.dtype(value.dtype).kind in "fV"
+    return cast(wrapped(value)) if floating else value

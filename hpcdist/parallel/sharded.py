@@ -14,14 +14,16 @@ from typing import Any
 
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, apply, define, empty, is_grad_enabled, is_replaying, queue_callback, saved_values
+from hpcdist.autograd.replay import Leaf
 from hpcdist.autograd.tape import is_collecting
 from hpcdist.comm import Communicator, ReduceOp, Work
 from hpcdist.dtensor import DTensor, Layout
 from hpcdist.nn import Module
+from hpcdist.parallel.bucket import tell
 from hpcdist.parallel.bundle import Bundle
 from hpcdist.parallel.walk import Walk
 
-__all__ = ["Settings", "ShardedUnit", "entered"]
+__all__ = ["Settings", "ShardedUnit", "entered", "units_below"]
 
 
 @dataclass
@@ -315,6 +317,18 @@ class ShardedUnit:
         if not self.stays:
             self.let_go()
         self._left.clear()
+
+
+def units_below(module: Module) -> list[ShardedUnit]:
+    """Return the units of a module and of all below it, each once."""
+    found = [m.__dict__["sharded_unit"] for m in module.modules() if "sharded_unit" in m.__dict__]
+    return list(dict.fromkeys(found))
+
+
+def add_to_leaf(leaf: Tensor, gradient: Array) -> None:
+    """Add to the gradient of a leaf that backward has not come through, and tell those who asked for it."""
+    Leaf(leaf).give(gradient)
+    tell(leaf)
 
 
 def _forward(*_: Array, unit: ShardedUnit, walk: Walk) -> Any:  # noqa: ARG001 (backward needs it)

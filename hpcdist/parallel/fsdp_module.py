@@ -1,0 +1,129 @@
+"""What a fully sharded module can do besides being called (torch's FSDPModule)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hpcdist.comm import Work
+from hpcdist.comm.work import Done, Then
+from hpcdist.errors import explain
+from hpcdist.nn import Module
+from hpcdist.parallel.sharded import ShardedUnit, units_below
+
+__all__ = ["FSDPModule", "fsdp_class"]
+
+
+class FSDPModule:
+    """Methods of every module that was given to ``fully_shard``; ``recurse``: also for sharded modules inside."""
+
+    sharded_unit: ShardedUnit
+
+    # ---- parameters
+    def unshard(self, async_op: bool = False) -> Work[None] | None:
+        """Gather the parameters of this unit, not of those inside. Collective over the shard axis.
+
+        They stay whole until :meth:`reshard`. With ``async_op`` it is posted, and the Work must be waited for.
+        """
+        unit = self.sharded_unit
+        unit.stays = True
+        if async_op:
+            unit.gather_ahead()
+            return Then(Done(None), lambda _: _ignore(unit.gather()))
+        unit.gather()
+        return None
+
+    def reshard(self) -> None:
+        """Let go of the whole parameters of this unit."""
+        self.sharded_unit.stays = False
+        self.sharded_unit.let_go()
+
+    # ---- gradients
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        """Say whether backward reduces gradients, or only adds them up, whole, on each rank."""
+        self._set("syncs", requires_gradient_sync, recurse)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Only add gradients up in a block: the next backward outside reduces the sum."""
+        before = [(unit, unit.settings.syncs) for unit in self._units(recurse=True)]
+        self.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            for unit, syncs in before:
+                unit.settings.syncs = syncs
+
+    def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        """Say whether gradients that are reduced over shards are added up over copies, too, or wait for a later one."""
+        self._set("all_reduces", requires_all_reduce, recurse)
+
+    def set_gradient_divide_factor(self, factor: float, *, recurse: bool = True) -> None:
+        """Divide sums of gradients over ranks by ``factor``; the default is the number of ranks."""
+        if not factor > 0:
+            raise ValueError(explain("set_gradient_divide_factor", got=factor, expected="a number above 0"))
+        self._set("factor", float(factor), recurse)
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """Say whether the next backward is the last one before a step: before it, parameters may stay whole."""
+        self._set("reshards_after_backward", is_last_backward, True)
+
+    # ---- when parameters are let go of
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """Say whether parameters are let go of between forward and backward."""
+        _check_flag("set_reshard_after_forward", reshard_after_forward)
+        self._set("reshards_after_forward", reshard_after_forward, recurse)
+
+    def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
+        """Say whether parameters are let go of after backward; kept, they are those of before the optimizer's step."""
+        _check_flag("set_reshard_after_backward", reshard_after_backward)
+        self._set("reshards_after_backward", reshard_after_backward, recurse)
+
+    # ---- what is gathered ahead
+    def set_modules_to_forward_prefetch(self, modules: Sequence[Module]) -> None:
+        """Choose the modules whose parameters are gathered while this one's forward runs."""
+        self.sharded_unit.settings.ahead = _sharded("set_modules_to_forward_prefetch", modules)
+
+    def set_modules_to_backward_prefetch(self, modules: Sequence[Module]) -> None:
+        """Choose the modules whose parameters are gathered while this one's backward runs."""
+        self.sharded_unit.settings.ahead_in_backward = _sharded("set_modules_to_backward_prefetch", modules)
+
+    def reset_iter_state(self) -> None:
+        """Forget what a forward or backward that failed has left behind, its gradients too.
+
+        Collective over the mesh, if a backward failed. The next forward does it by itself.
+        """
+        for unit in self._units(recurse=True):
+            unit.recover()
+
+    # ---- what they share
+    def _units(self, *, recurse: bool) -> list[ShardedUnit]:
+        assert isinstance(self, Module)
+        return units_below(self) if recurse else [self.sharded_unit]
+
+    def _set(self, name: str, value: Any, recurse: bool) -> None:
+        for unit in self._units(recurse=recurse):
+            setattr(unit.settings, name, value)
+
+
+def fsdp_class(kind: type[Module]) -> type[Module]:
+    """Return the class of sharded modules of a kind: named FSDP and its name, as torch's."""
+    return type(f"FSDP{kind.__name__}", (FSDPModule, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+def _sharded(what: str, modules: Sequence[Module]) -> list[ShardedUnit]:
+    for module in modules:
+        if not isinstance(module, FSDPModule):
+            do = "call fully_shard on it first"
+            raise ValueError(explain(f"{what}: a module", got=type(module).__name__, expected="a sharded one", do=do))
+    return [module.sharded_unit for module in modules if isinstance(module, FSDPModule)]
+
+
+def _check_flag(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(explain(what, got=value, expected="True or False"))
+
+
+def _ignore(_: object) -> None:
+    return None
