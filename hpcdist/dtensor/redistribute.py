@@ -16,12 +16,27 @@ from hpcdist.errors import explain
 __all__ = ["FINISH", "MOVE", "redistribute"]
 
 
-def redistribute(x: Tensor, src: Placement, dst: Placement, comm: Communicator, shape: Sequence[int]) -> Tensor:
+def redistribute(
+    x: Tensor,
+    src: Placement,
+    dst: Placement,
+    comm: Communicator,
+    shape: Sequence[int],
+    *,
+    moved: Array | None = None,
+) -> Tensor:
     """Change how the ranks of ``comm`` hold a tensor; differentiable form of :func:`hpcdist.dtensor.move`.
 
     Collective over ``comm``, unless the move is free; in backward again, unless the transposed move is free.
 
     The gradient of a maximum or minimum goes to the rank that holds the value, the first one where several do.
+
+    Parameters
+    ----------
+    x, src, dst, comm, shape
+        As for ``move``.
+    moved : array, optional
+        What ``imove`` has made of ``x.data`` already; for linear moves.
 
     Raises
     ------
@@ -31,16 +46,33 @@ def redistribute(x: Tensor, src: Placement, dst: Placement, comm: Communicator, 
     if src == dst:
         return x
     linear = not isinstance(src, Partial) or src.op in ("sum", "avg")
-    moved: Tensor = apply(MOVE if linear else FINISH, x, src=src, dst=dst, comm=comm, shape=tuple(shape))
-    return moved
+    done = {} if moved is None else {"moved": [moved]}  # a list: the tape must not keep the array alive
+    result: Tensor = apply(MOVE if linear else FINISH, x, src=src, dst=dst, comm=comm, shape=tuple(shape), **done)
+    return result
 
 
-def _forward(x: Array, *, src: Placement, dst: Placement, comm: Communicator, shape: tuple[int, ...]) -> Any:
-    return move(x, src, dst, comm, shape), ()
+def _forward(
+    x: Array,
+    *,
+    src: Placement,
+    dst: Placement,
+    comm: Communicator,
+    shape: tuple[int, ...],
+    moved: list[Array] | None = None,
+) -> Any:
+    return moved.pop() if moved else move(x, src, dst, comm, shape), ()
 
 
 def _vjp(
-    into: Any, grads: Any, _saved: Any, *, src: Placement, dst: Placement, comm: Communicator, shape: tuple[int, ...]
+    into: Any,
+    grads: Any,
+    _saved: Any,
+    *,
+    src: Placement,
+    dst: Placement,
+    comm: Communicator,
+    shape: tuple[int, ...],
+    **_: Any,
 ) -> None:
     gradient = move(grads[0], *transpose(src, dst), comm, shape)
     if into[0] is not None:
