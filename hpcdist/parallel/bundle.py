@@ -117,8 +117,10 @@ class Bundle:
             for piece, part in zip(self.cut, _split(received[start:], shapes), strict=True):
                 put(whole[id(piece)], piece.dim, piece.runs(rank), part)
             start += self.sizes[rank]
-        rest = (p.leaf.data.astype(self.travels, copy=False).astype(self.computes, copy=False) for p in self.pieces)
-        return [whole[id(p)] if id(p) in whole else own for p, own in zip(self.pieces, rest, strict=True)]
+        return [whole[id(p)] if p.cut is not None else self._rounded(p.leaf.data) for p in self.pieces]
+
+    def _rounded(self, own: Array) -> Array:
+        return own.astype(self.travels, copy=False).astype(self.computes, copy=False)
 
     # ---- gradients
     def message(self, gradients: Sequence[Array | None], dtype: Any) -> tuple[Array, list[int]]:

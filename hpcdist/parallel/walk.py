@@ -2,9 +2,9 @@
 
 Ranks may reach units in different orders, or some not at all (a branch that one rank takes, a parameter that gets no
 gradient here). So nobody communicates when it gets somewhere, but walks: in the forward it is written down where units
-were entered and left; backward goes through that from its end, gathers a unit where it was left, reduces it where it was
-entered. Whoever needs a unit walks as far as that; whoever has passed a place never comes back to it, since what was
-recorded later replays earlier. The rest is walked when backward ends.
+were entered and left; backward goes through that from its end, gathers a unit where it was left, and reduces it where
+it was entered. Whoever needs a unit walks as far as that; whoever has passed a place never comes back to it, since what
+was recorded later replays earlier. The rest is walked when backward ends.
 """
 
 from __future__ import annotations
