@@ -5,13 +5,14 @@ import itertools
 
 import numpy as np
 import pytest
-from move_suite import COLLECTIVE, INV, S0, S1, P, R, joined, pieces, whole_array
+from move_suite import AVG, COLLECTIVE, INV, S0, S1, P, R, joined, pieces, whole_array
 
 from hpcdist.autograd import Tensor
-from hpcdist.comm import init_device_mesh
-from hpcdist.dtensor import DTensor, Partial, Shard, dual
+from hpcdist.comm import DeviceMesh, init_device_mesh
+from hpcdist.dtensor import DTensor, Partial, Shard, distribute_tensor, dual
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.dtensor.layout import Layout
+from hpcdist.errors import DistError
 
 LINEAR = (S0, S1, P, R, INV)
 MESHES = {1: [(1,), (1, 1)], 2: [(2,), (1, 2)], 3: [(3,), (3, 1)], 4: [(4,), (2, 2)]}
@@ -209,3 +210,196 @@ def check_b16(comm):
         assert_is(y, parts)
         y.redistribute(placements=[INV]).local.backward(parts)
         assert_is(x.gradient(), parts)
+
+
+# ---------------------------------------------------------------- distribute
+def check_distribute(mesh, shape, placements, order, source):
+    """The values of the source, cut as asked; each axis that cuts is one scatter, each other one broadcast."""
+    whole = whole_array(shape, np.float32)
+    leaf = Tensor(whole if mesh.get_mesh_group().rank == source else np.full_like(whole, -1), requires_grad=True)
+    with CommDebugMode() as mode:
+        x = distribute_tensor(leaf, mesh, placements, src_data_rank=source, order=order)
+    assert_is(x, whole)
+    assert x.is_leaf
+    assert x.requires_grad
+    assert x.layout is Layout.of(mesh, placements, shape, order)
+    assert not np.shares_memory(x.data, leaf.data)
+    counts = mode.get_comm_counts()
+    assert counts.pop("object") == 1
+    assert set(counts) <= {"scatter" if isinstance(p, Shard) else "broadcast" for p in placements}
+    total = sum(everyone(mesh, counts.total()).values())
+    assert total == members_of_turns(mesh, placements, order)
+    with silent():
+        alone = distribute_tensor(whole, mesh, placements, src_data_rank=None, order=order)
+    assert_is(alone, whole)
+    assert not alone.requires_grad
+    assert not np.shares_memory(alone.data, whole)
+
+
+def members_of_turns(mesh, placements, order):
+    """Return how many calls all ranks make together: a row of the last axis first, then more, at last all of them."""
+    turns = sorted(order, key=lambda axis: not isinstance(placements[axis], Shard))  # stable: those that cut come first
+    return sum(np.prod([mesh.shape[axis] for axis in turns[: i + 1]]) for i in range(mesh.ndim))
+
+
+def check_distribute_all(comm):
+    """All layouts on one axis and on two, from the first rank and from the last."""
+    for mesh in meshes(comm):
+        for placements, order in layouts(mesh.ndim):
+            for shape, source in (((5, 7), 0), ((5, 7), comm.size - 1), ((1, 4), 0)):
+                check_distribute(mesh, shape, placements, order, source)
+
+
+def check_distribute_errors(comm):
+    """One rank gives something else: all ranks say the same."""
+    mesh = init_device_mesh(comm.size, "tp", comm)
+    last = comm.rank == comm.size - 1
+    x = np.zeros((4, 2))
+    computed = Tensor(x, requires_grad=True) * 2
+    other = f"rank {comm.size - 1} of the mesh"
+    for match, call in (
+        (other, lambda: distribute_tensor(x[:3] if last else x, mesh, [S0])),
+        (other, lambda: distribute_tensor(x.astype(np.float32) if last else x, mesh, [S0])),
+        (other, lambda: distribute_tensor(x, mesh, [S1 if last else S0])),
+        (other, lambda: distribute_tensor(x, mesh, [S0], src_data_rank=1 if last else 0)),
+        ("a leaf", lambda: distribute_tensor(computed if last else x, mesh, [S0])),
+        ("one of Shard", lambda: distribute_tensor(x, mesh, [S0, S0] if last else [S0])),
+        ("dim", lambda: distribute_tensor(x[0] if last else x, mesh, [S1])),
+        ("src_data_rank", lambda: distribute_tensor(x, mesh, [S0], src_data_rank=comm.size)),
+        ("product", lambda: distribute_tensor(x, mesh, [Partial("product")])),
+    ):
+        same_error(mesh, ValueError, match, call)
+    assert_is(distribute_tensor(x, mesh, [S0]), x)
+
+
+def check_b09(comm):
+    """A mesh of ranks 0 and 2 of 4: its members hold halves, the others are told, and all of them go on together."""
+    mesh = DeviceMesh([0, 2], "pair", comm)
+    if comm.rank in (0, 2):
+        x = distribute_tensor(np.arange(4), mesh, [S0])
+        np.testing.assert_array_equal(x.data, [0, 1] if comm.rank == 0 else [2, 3])
+        value = DTensor.from_local(np.array(comm.rank + 1.0), mesh, [P])
+        assert value.item() == 4
+        assert DTensor.from_local(np.array(comm.rank + 1.0), mesh, [AVG]).item() == 2
+        y = distribute_tensor(np.full(3, comm.rank), mesh, [INV], src_data_rank=1)  # a position in the mesh
+        np.testing.assert_array_equal(y.data, 2)
+    else:
+        assert mesh.get_coordinate() is None
+        for call in (
+            lambda: distribute_tensor(np.arange(4), mesh, [S0]),
+            lambda: distribute_tensor(np.arange(4), mesh, [S0], src_data_rank=None),
+            lambda: DTensor.from_local(np.arange(2), mesh, [S0]),
+            lambda: DTensor.from_local(np.arange(2), mesh),
+        ):
+            with pytest.raises(DistError, match="not in the mesh"):
+                call()
+    assert comm.all_reduce(np.array(1.0)) == 4
+
+
+# ---------------------------------------------------------------- from_local
+def check_from_local(mesh, shape, placements, order):
+    """One small exchange tells the shape of the whole; none is needed where nothing is cut or the shape is given."""
+    whole = whole_array(shape, np.float64)
+    own = cut_up(whole, mesh.shape, placements, order)[mesh.get_coordinate()]
+    with CommDebugMode() as mode:
+        x = DTensor.from_local(own, mesh, placements, order=order)
+    cuts = any(isinstance(p, Shard) for p in placements)
+    assert mode.get_comm_counts() == ({"object": 1} if cuts else {})
+    assert x.data is own
+    assert x.layout is Layout.of(mesh, placements, shape, order)
+    with silent():
+        assert DTensor.from_local(own, mesh, placements, shape=shape, order=order).layout is x.layout
+    with CommDebugMode() as mode:
+        assert DTensor.from_local(own, mesh, placements, run_check=True, order=order).layout is x.layout
+    assert mode.get_comm_counts() == {"object": 1}
+
+
+def check_from_local_all(comm):
+    """All layouts on one axis and on two."""
+    for mesh in meshes(comm):
+        for placements, order in layouts(mesh.ndim):
+            for shape in SHAPES:
+                check_from_local(mesh, shape, placements, order)
+
+
+def check_from_local_gradients(comm):
+    """The graph goes on: gradients arrive as the dual says, or as asked."""
+    mesh = init_device_mesh(comm.size, "tp", comm)
+    g = whole_array((5, 2), np.float64, seed=3)
+    for placement, wanted, calls in (
+        (S0, None, {}),
+        (R, None, {}),
+        (INV, None, {}),
+        (P, None, {}),
+        (S0, S0, {}),
+        (R, P, {}),
+        (R, INV, {"all_reduce": 1}),
+        (INV, INV, {}),
+        (INV, P, {}),
+    ):
+        leaf = placed(whole_array((5, 2), np.float64), mesh, [placement]).local
+        leaf.requires_grad = True
+        asked = None if wanted is None else [wanted]
+        x = DTensor.from_local(leaf * 2, mesh, [placement], shape=(5, 2), grad_placements=asked)
+        assert not x.is_leaf
+        with CommDebugMode() as mode:
+            x.local.backward(placed(g, mesh, [dual(placement)]).data)
+        assert mode.get_comm_counts() == calls
+        came = DTensor(Tensor(leaf.grad), Layout.of(mesh, [dual(placement) if wanted is None else wanted], (5, 2)))
+        assert_is(came, 2 * g)
+    for placement, wanted in ((S0, P), (P, INV), (R, S0), (S0, S1)):
+        with pytest.raises(ValueError, match="grad_placements"):
+            DTensor.from_local(
+                placed(g, mesh, [placement]).data, mesh, [placement], shape=(5, 2), grad_placements=[wanted]
+            )
+
+
+def check_b11(comm):
+    """Rows 3, 3, 3, 1 make 10; rows 1, 3, 3, 3 and anything that does not fit are refused on all ranks alike."""
+    mesh = init_device_mesh(4, "tp", comm)
+    x = DTensor.from_local(np.full(((3, 3, 3, 1)[comm.rank], 2), comm.rank), mesh, [S0])
+    assert x.shape == (10, 2)
+    np.testing.assert_array_equal(x.full_tensor().numpy()[:, 0], [0, 0, 0, 1, 1, 1, 2, 2, 2, 3])
+    for shape in ((5, 10), (1, 4), (3,), (0, 4)):
+        whole = whole_array(shape, np.float64)
+        x = distribute_tensor(Tensor(whole, requires_grad=True), mesh, [S0])
+        assert_is(x, whole)
+        y = x.redistribute(placements=[R])
+        assert_is(y, whole)
+        y.local.backward(np.full(shape, comm.rank + 1.0))
+        assert_is(x.gradient(), np.full(shape, 10.0))
+        assert x.data.shape[1:] == shape[1:]
+    last = comm.rank == 3
+    for match, local, placement in (
+        ("rank at", np.zeros(((1, 3, 3, 3)[comm.rank], 2)), S0),
+        ("rank at", np.zeros((2, 3 if last else 2)), S0),
+        ("dtype", np.zeros((2, 2), np.float32 if last else np.float64), S0),
+        ("number of dimensions", np.zeros((2, 2, 1) if last else (2, 2)), S0),
+        ("dim", np.zeros(2 if last else (2, 2)), S1),
+        ("placements", np.zeros((2, 2)), S1 if last else S0),
+        ("sections", np.zeros((2, 2)), Shard(0, sections=(4, 3))),
+    ):
+        same_error(mesh, ValueError, match, lambda local=local, p=placement: DTensor.from_local(local, mesh, [p]))
+    assert comm.all_reduce(np.array(1.0)) == 4
+
+
+def check_run_check(comm):
+    """Copies that differ in a bit are found, and named, on every rank; parts of a sum may differ."""
+    mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
+    last = comm.rank == 3
+    differing = np.array([0.0, -0.0 if last else 0.0])
+    for placements, match in (
+        ([INV, INV], r"\(1, 1\).*\n.*other values\n.*\(0, 0\)"),
+        ([S0, R], r"\(1, 1\).*\n.*other values\n.*\(1, 0\)"),
+        ([INV, P], r"\(1, 1\).*\n.*other values\n.*\(0, 1\)"),
+    ):
+        same_error(mesh, ValueError, match, lambda p=placements: DTensor.from_local(differing, mesh, p, run_check=True))
+        DTensor.from_local(differing, mesh, placements)
+    for placements in ([P, P], [S0, P], [S0, S0]):
+        DTensor.from_local(differing, mesh, placements, run_check=True)
+    same_error(
+        mesh,
+        ValueError,
+        "rank at",
+        lambda: DTensor.from_local(np.zeros(3 if last else 2), mesh, [INV, INV], run_check=True),
+    )
