@@ -2,12 +2,16 @@
 
 import contextlib
 import itertools
+import sys
 
 import numpy as np
 import pytest
 from move_suite import AVG, COLLECTIVE, INV, S0, S1, P, R, joined, pieces, whole_array
 
-from hpcdist.autograd import Tensor
+import hpcdist as hd
+import hpcdist.nn.functional as F
+from hpcdist import dtensor
+from hpcdist.autograd import Tensor, random
 from hpcdist.comm import DeviceMesh, init_device_mesh
 from hpcdist.dtensor import DTensor, Partial, Shard, distribute_tensor, dual
 from hpcdist.dtensor.debug import CommDebugMode
@@ -403,3 +407,231 @@ def check_run_check(comm):
         "rank at",
         lambda: DTensor.from_local(np.zeros(3 if last else 2), mesh, [INV, INV], run_check=True),
     )
+
+
+# ---------------------------------------------------------------- factories
+def check_factories(comm):
+    """All factories in all layouts against NumPy, and draws of the whole array."""
+    shape = (5, 7)
+    hd.manual_seed(11)
+    uniform = random.uniform(random.next_key("rand"), shape)
+    normal = random.normal(random.next_key("randn"), shape, np.float64)
+    for mesh in meshes(comm):
+        for placements, order in layouts(mesh.ndim):
+            where = {"device_mesh": mesh, "placements": placements, "order": order}
+            with silent():
+                hd.manual_seed(11)
+                made = [
+                    (dtensor.rand(5, 7, **where), uniform),
+                    (dtensor.randn(shape, dtype=np.float64, **where), normal),
+                    (dtensor.zeros(shape, **where), np.zeros(shape)),
+                    (dtensor.ones(5, 7, **where), np.ones(shape)),
+                    (dtensor.full(shape, 3, **where), np.full(shape, 3)),
+                    (dtensor.eye(5, 7, **where), np.eye(5, 7)),
+                    (
+                        dtensor.from_function(lambda i, j: 10 * i + j, shape, **where),
+                        np.add.outer(10 * np.arange(5), np.arange(7)),
+                    ),
+                ]
+                empty = dtensor.empty(shape, **where)
+            for x, expected in made:
+                np.testing.assert_array_equal(x.full_tensor().data, expected)
+                assert x.layout is empty.layout is Layout.of(mesh, placements, shape, order)
+            if S1 not in placements:
+                assert_is(dtensor.arange(1, 15, 2, **where), np.arange(1, 15, 2))
+
+
+def check_dropout(comm):
+    """The mask of one process in every layout, forward and backward."""
+    shape = (12, 5)
+    whole, g = whole_array(shape, np.float64) + 7, whole_array(shape, np.float64, seed=2)
+    reference = Tensor(whole, requires_grad=True)
+    hd.manual_seed(2)
+    expected = F.dropout(reference, 0.25)
+    expected.backward(g)
+    for mesh in meshes(comm):
+        for placements, order in layouts(mesh.ndim):
+            x = placed(whole, mesh, placements, order, requires_grad=True)
+            hd.manual_seed(2)
+            with silent():
+                y = F.dropout(x, 0.25)
+            assert y.layout is x.layout
+            np.testing.assert_allclose(y.full_tensor().data, expected.data, rtol=1e-12, atol=1e-12)
+            y.local.backward(placed(g, mesh, [dual(p) for p in placements], order).data)
+            np.testing.assert_allclose(x.gradient().full_tensor().data, reference.grad, rtol=1e-12, atol=1e-12)
+
+
+def check_b17(comm):
+    """Masks on a mesh dp = 2, tp = 2: equal where replicated, different where cut, and those of one process."""
+    mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
+    ones = {"device_mesh": mesh, "requires_grad": True}
+    hd.manual_seed(17)
+    replicated = F.dropout(dtensor.ones(128, 64, placements=[S0, R], **ones), 0.5)
+    masks = everyone(mesh, replicated.data)
+    np.testing.assert_array_equal(masks[0, 0], masks[0, 1])
+    np.testing.assert_array_equal(masks[1, 0], masks[1, 1])
+    assert (masks[0, 0] != masks[1, 0]).any()
+    assert set(np.unique(masks[0, 0])) == {0.0, 2.0}
+    assert all(0.461 < (mask != 0).mean() < 0.539 for mask in masks.values())
+
+    hd.manual_seed(17)
+    x = dtensor.ones(128, 64, placements=[S0, S1], **ones)
+    cut = F.dropout(x, 0.5)
+    halves = everyone(mesh, cut.data)
+    assert (halves[0, 0] != halves[0, 1]).any()
+    whole = replicated.full_tensor().data
+    np.testing.assert_array_equal(cut.full_tensor().data, whole)
+
+    state = random.get_state()
+    following = F.dropout(x, 0.5)
+    assert (following.data != cut.data).any()
+    assert F.dropout(x, 0.5, training=False) is x
+    cut.sum().backward()
+    np.testing.assert_array_equal(x.grad, cut.data)
+    random.set_state(state)  # as after a checkpoint, and as where a forward is computed again
+    np.testing.assert_array_equal(F.dropout(x, 0.5).data, following.data)
+
+
+# ---------------------------------------------------------------- chunks
+def settled_layouts(ndim):
+    """Return the layouts without Partial."""
+    return [(p, order) for p, order in layouts(ndim) if P not in p]
+
+
+def check_chunks(mesh, whole, placements, order):
+    """Every element of the whole is saved once over all ranks, as a view; and any rank can fill what it holds."""
+    x = placed(whole, mesh, placements, order)
+    with silent():
+        mine = x.chunks()
+    assert all(np.shares_memory(c.data, x.data) and c.data.shape == c.sizes and 0 not in c.sizes for c in mine)
+    saved = np.zeros(whole.shape, int)
+    restored = np.full_like(whole, -99)
+    for chunks in everyone(mesh, mine).values():
+        for offsets, sizes, data in chunks:
+            box = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
+            saved[box] += 1
+            restored[box] = data
+    assert (saved == 1).all()
+    np.testing.assert_array_equal(restored, whole)
+    y = placed(np.full_like(whole, -99), mesh, placements, order)
+    before = y.data
+    with silent():
+        y.fill(lambda offsets, sizes: restored[tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))])
+    assert y.data is before
+    assert_is(y, whole)
+
+
+def check_chunks_all(comm):
+    """All layouts without Partial; uneven, empty, and without dimensions."""
+    for mesh in meshes(comm):
+        for placements, order in settled_layouts(mesh.ndim):
+            for shape in SHAPES:
+                check_chunks(mesh, whole_array(shape, np.float32), placements, order)
+        for whole in (INV, R):
+            check_chunks(mesh, np.array(3.5), [whole] * mesh.ndim, None)
+            check_chunks(mesh, np.arange(3), [whole] * mesh.ndim, None)
+
+
+def check_b19(comm):
+    """Rows cut by tensor parallelism, then by FSDP: rank (i, j) holds row 2 j + i; so do other ways there."""
+    mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
+    i, j = mesh.get_coordinate()
+    rows = np.arange(4.0).reshape(4, 1)
+    for x in (
+        distribute_tensor(Tensor(rows, requires_grad=True), mesh, [S0, S0], order=(1, 0)),
+        DTensor.from_local(Tensor(rows[[2 * j + i]], requires_grad=True), mesh, [S0, S0], order=(1, 0)),
+        distribute_tensor(Tensor(rows, requires_grad=True), mesh, [INV, S0]).redistribute(placements=[S0, S0]),
+    ):
+        np.testing.assert_array_equal(x.data, [[2 * j + i]])
+        np.testing.assert_array_equal(x.full_tensor().data, rows)
+        assert [c[:2] for c in x.chunks()] == [((2 * j + i, 0), (1, 1))]
+        if x.is_leaf:
+            (x * distribute_tensor(rows, mesh, [INV, INV])).sum().backward()
+            assert_is(x.gradient(), rows)
+    for n, order in ((5, (1, 0)), (5, (0, 1)), (2, (0, 1)), (1, (1, 0))):
+        rows = np.arange(float(n)).reshape(n, 1)
+        check_chunks(mesh, rows, [S0, S0], order)
+        x = distribute_tensor(rows, mesh, [S0, S0], order=order)
+        np.testing.assert_array_equal(x.full_tensor().data, rows)
+        other = x.redistribute(placements=[S0, S0], order=order[::-1])
+        assert_is(other, rows)
+    plain = distribute_tensor(np.arange(5.0), mesh, [S0, S0])
+    held = [(c[0].offsets[0], c[0].sizes[0]) for c in everyone(mesh, plain.chunks()).values()]
+    assert held == [(0, 2), (2, 1), (3, 1), (4, 1)]
+
+
+# ---------------------------------------------------------------- reads
+def check_reads(comm):
+    """Reads finish what is not reduced, and agree on all ranks."""
+    mesh = init_device_mesh(comm.size, "tp", comm)
+    values = [float(rank + 2) for rank in range(comm.size)]
+    mine = np.array(values[comm.rank])
+    for op, expected in (
+        ("sum", sum(values)),
+        ("avg", np.mean(values)),
+        ("max", max(values)),
+        ("min", min(values)),
+        ("product", np.prod(values)),
+    ):
+        x = DTensor.from_local(mine, mesh, [Partial(op)])
+        assert x.item() == float(x) == expected
+        assert int(x) == int(expected)
+        assert bool(x)
+        assert x.numpy() == expected
+        assert x.data == mine  # and leave it as it was
+        rows = DTensor.from_local(np.array([mine, -mine]), mesh, [Partial(op)])
+        terms = np.array([values, [-v for v in values]])
+        reduced = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}[op](terms, axis=1)
+        np.testing.assert_array_equal(rows.numpy(), reduced)
+    zero = DTensor.from_local(np.array(comm.size - 1.0 if comm.rank == 0 else -1.0), mesh, [P])  # by parts it is not
+    assert not bool(zero)
+    one = distribute_tensor(np.array([[7.0]]), mesh, [S0])  # held by the first rank only
+    assert one.item() == float(one) == int(one) == 7
+    for whole in (INV, R):
+        x = DTensor.from_local(np.array(4.0), mesh, [whole])
+        with silent():
+            assert x.item() == float(x) == x.numpy() == 4
+    cut = distribute_tensor(np.arange(6.0), mesh, [S0])
+    with silent():
+        with pytest.raises(ValueError, match=r"full_tensor\(\)\.numpy\(\)"):
+            cut.numpy()
+        for read in (cut.item, cut.__float__, cut.__int__, cut.__bool__):
+            with pytest.raises(ValueError, match="item: number of elements"):
+                read()
+    for call in (lambda: np.asarray(cut), lambda: np.sin(cut)):
+        with pytest.raises(TypeError, match=r"numpy|NumPy"):
+            call()
+
+
+def check_texts(comm):
+    """What is printed says shape, placements and mesh, whether it is reduced, and communicates nothing."""
+    mesh = init_device_mesh(comm.size, "tp", comm)
+    cut = distribute_tensor(np.arange(5.0), mesh, [S0])
+    pending = DTensor.from_local(np.ones((2, 3)), mesh, [P])
+    with silent():
+        for x, shape, placement in ((cut, "(5,)", "Shard(0)"), (pending, "(2, 3)", "Partial")):
+            for text in (repr(x), str(x), f"{x}", f"{x!r}", format(x), "%s" % x):  # noqa: UP031 (one more way)
+                assert shape in text
+                assert f"tp: {placement}" in text
+                assert ("not reduced" in text) == (x is pending)
+        sys.stdout.write(f"{cut} {pending}\n")
+
+
+def check_mean(comm):
+    """Case B12: the mean of uneven and empty parts is that of the whole, not of the parts' means."""
+    mesh = init_device_mesh(comm.size, "tp", comm)
+    for whole in (np.arange(12.0).reshape(3, 4), np.arange(4.0).reshape(1, 4)):
+        x = distribute_tensor(Tensor(whole, requires_grad=True), mesh, [S0])
+        mean = x.mean()
+        assert mean.item() == whole.mean()
+        mean.backward()
+        assert_is(x.gradient(), np.full(whole.shape, 1 / whole.size))
+        assert_close(x.mean(0), whole.mean(0))
+        assert_close(x.var(correction=0), whole.var())
+        e = np.exp(whole - whole.max(0))
+        assert_close(F.softmax(x, 0), e / e.sum(0))
+
+
+def assert_close(x, whole):
+    """Compare the values of the whole."""
+    np.testing.assert_allclose(x.full_tensor().data, whole, rtol=1e-12)

@@ -310,7 +310,15 @@ class DTensor(Operators):
 
     # ---- reading values
     def item(self) -> Any:
-        """Return the one element as a Python number. Collective over axes that hold parts of it."""
+        """Return the one element as a Python number. Collective over axes that hold parts of it.
+
+        Raises
+        ------
+        ValueError
+            If there are more, or none; nothing is gathered then.
+        """
+        if self.size != 1:
+            raise ValueError(explain("item: number of elements", got=f"{self.size}, {self.layout}", expected=1))
         with no_grad():
             return self.full_tensor().item()
 
