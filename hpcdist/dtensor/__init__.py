@@ -1,6 +1,6 @@
 """Arrays placed on a mesh: placements, and the one table of moves between them (torch.distributed.tensor)."""
 
-from hpcdist.dtensor import functional, heads, picking, reductions, rules, vocabulary  # noqa: F401 (they register what they know)
+from hpcdist.dtensor import functional, heads, norms, picking, reductions, rules, vocabulary  # noqa: F401 (they register what they know)
 from hpcdist.dtensor.chunks import Chunk
 from hpcdist.dtensor.dispatch import implicit_replication
 from hpcdist.dtensor.distribute import distribute_tensor
