@@ -53,6 +53,26 @@ def test_losses_with_data_parallelism(size, name):
     run(size, tp_suite.check_with_data_parallel, name)
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", tp_suite.GPTS)
+def test_samples(size, name):
+    run(size, tp_suite.check_samples, name)
+
+
+def test_copies_are_independent():
+    def main(mesh):
+        model = tp_suite.gpt("gelu-layer-rotary")
+        parallelize_module(model, mesh, tp_suite.gpt_plan(model))
+        twin, inputs = copy.deepcopy(model), tp_suite.batch(model.config, 0)
+        loss = model(*inputs)
+        loss.backward()
+        assert twin.wte.weight.grad is None
+        model.wte.weight.data[...] = 0
+        assert twin(*inputs).item() == loss.item()
+
+    on(2, main)
+
+
 @both
 @pytest.mark.parametrize("name", ["gelu-layer-rotary", "swiglu-rms-learned"])
 def test_collectives_of_a_block(name, sequence_parallel):
@@ -319,6 +339,8 @@ def test_meshes_of_several_axes_are_sliced_first():
         mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
         with pytest.raises(ValueError, match=r"mesh\['tp'\]"):
             parallelize_module(tp_suite.net(), mesh, {"0": ColwiseParallel()})
+        with pytest.raises(ValueError, match=r"mesh\['tp'\]"):
+            explain_plan(tp_suite.net(), mesh, {"0": ColwiseParallel()})
         with mesh["tp"]:
             model = parallelize_module(tp_suite.net(), None, {"0": ColwiseParallel(), "2": RowwiseParallel()})
         assert model[0].weight.local.shape == (3 - comm.rank % 2, 4)
