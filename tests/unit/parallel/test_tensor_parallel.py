@@ -190,6 +190,53 @@ def test_sections_and_heads(size):
         assert all(a % 4 == 0 for a, b in weight if b > a and a < 12)
 
 
+def sequence(rng, width):
+    return rng.standard_normal((2, 5, width)).astype(np.float32)
+
+
+@both
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+@pytest.mark.parametrize("hidden", [1, 2, 3, 5, 8])
+def test_feed_forward_of_any_width(size, activation, hidden, sequence_parallel):
+    """Also where there are more ranks than features."""
+    cut = Shard(1) if sequence_parallel else None
+    plan = {
+        "fc1": ColwiseParallel(input_layouts=cut, sections=2 if activation == "swiglu" else None),
+        "fc2": RowwiseParallel(output_layouts=cut),
+    }
+
+    def main(mesh):
+        manual_seed(0)
+        model = nn.MLP(3, hidden, activation)
+        reference = copy.deepcopy(model)
+        parallelize_module(model, mesh, plan)
+        x = sequence(np.random.default_rng(0), 3)
+        tp_suite.check_same(model, reference, x, inputs=lambda t: laid(t, mesh, cut or Invariant()))
+
+    on(size, main)
+
+
+def laid(x, mesh, placement):
+    return DTensor.from_local(x, mesh, [Invariant()]).redistribute(placements=[placement])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("rotary_base", [None, 100.0])
+@pytest.mark.parametrize(("heads", "kv"), [(1, 1), (3, 3), (4, 2), (5, 5), (6, 2), (4, 1)])
+def test_attention_of_any_number_of_heads(size, heads, kv, rotary_base):
+    """Also where there are more ranks than heads, or than pairs of keys and values."""
+
+    def main(mesh):
+        manual_seed(0)
+        model = nn.MultiheadAttention(4 * heads, heads, num_kv_heads=kv, rotary_base=rotary_base)
+        reference = copy.deepcopy(model)
+        parallelize_module(model, mesh, {"qkv": ColwiseParallel(heads=kv), "proj": RowwiseParallel(heads=kv)})
+        tp_suite.check_same(model, reference, sequence(np.random.default_rng(0), 4 * heads))
+
+    on(size, main)
+
+
 # ---------------------------------------------------------------- one module, many places
 def test_a_tied_parameter_becomes_one():
     def main(mesh):
