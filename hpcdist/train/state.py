@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,8 @@ class TrainState:
 
     def _layouts(self) -> dict[str, Layout]:
         """Return the layouts of distributed parameters."""
-        return {name: p.layout for name, p in self.model.named_parameters() if isinstance(p, DTensor)}
+        named: Iterable[tuple[str, Any]] = self.model.named_parameters()
+        return {name: p.layout for name, p in named if isinstance(p, DTensor)}
 
     def _numbers(self) -> dict[str, Any]:
         """Return all that is no array."""
