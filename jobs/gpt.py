@@ -3,22 +3,25 @@
     hpcdist launch -n 2 jobs/gpt.py            # or: mpirun -n 2 python jobs/gpt.py; or: python jobs/gpt.py
 
 Without --data it learns the source code of Python's standard library, byte by byte. The same flags give the same losses
-on any number of ranks.
+on any number of ranks, which share each batch, or with --strategy tp each layer, or with --mesh dp=2,tp=2 both.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import hpcdist as hd
 from hpcdist import checkpoint, data, nn, optim, parallel, train
 from hpcdist.backends import cpu
+from hpcdist.dtensor import Replicate, Shard
 from hpcdist.errors import explain
 
-STRATEGIES = {"replicate": parallel.replicate, "ddp": parallel.replicate}
+STRATEGIES = ("replicate", "ddp", "tp")
+AXES = ("dp", "tp")
 PROMPT_TOKENS = 4
 SAMPLE_TOKENS = 300
 
@@ -45,6 +48,10 @@ class Options:
     weight_decay: float = train.option(0.1, "of matrices")
     seed: int = train.option(0, "of weights, dropout and the order of samples")
     strategy: str = train.option("replicate", " or ".join(STRATEGIES))
+    mesh: str | None = train.option(
+        None,
+        "ranks that share batches and layers, as dp=2,tp=2; default: all share batches, or layers if --strategy tp",
+    )
     save_every: int = train.option(100, "steps between checkpoints; one always comes at the end")
     val_every: int = train.option(100, "steps between validations; one always comes at the end")
     out: str | None = train.option(None, "folder for checkpoints and metrics; default: a new one, runs/gpt-DATE-TIME")
@@ -57,11 +64,13 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
         tokens = data.open_tokens(options.data)
         windows, held_out = cut(tokens.tokens, options.seq)
         plan = data.BatchPlan(len(windows), options.global_batch, micro_batch=options.micro_batch, seed=options.seed)
-        plan.assign(comm.size, comm.rank)
-        state = build(options, tokens.vocab_size, len(windows))
-        if options.strategy not in STRATEGIES:
-            raise ValueError(explain("--strategy", got=options.strategy, expected=" or ".join(STRATEGIES)))
-    strategy = STRATEGIES[options.strategy](state.model, comm)
+        sizes = mesh_sizes(options, comm.size)
+    mesh = hd.init_device_mesh(tuple(sizes.values()), AXES, comm)
+    dp, tp = mesh["dp"].get_group(), mesh["tp"].get_group()
+    with comm.agreed():
+        plan.assign(dp.size, dp.rank)
+        state = build(options, tokens.vocab_size, len(windows), mesh["tp"])
+    strategy = None if dp.size == 1 < tp.size else parallel.replicate(state.model, dp)
     folder, step = train.open_folder(options.out, comm, name="gpt", resume=options.resume)
     if step is not None:
         with comm.agreed():
@@ -79,8 +88,9 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
         val_every=options.val_every,
         progress=train.Progress(options.steps, enabled=comm.rank == 0, unit="tokens"),
         units_per_sample=options.seq,
+        data_comm=dp,
     )
-    loop.progress.say(describe(options, state, tokens.description, comm, folder))
+    loop.progress.say(describe(options, state, tokens.description, mesh, folder))
     loop.run()
     finish(loop)
     return loop
@@ -97,8 +107,30 @@ def cut(tokens: np.ndarray, seq: int) -> tuple[data.Windows, data.Windows]:
     return windows, data.Windows(held_out, min(seq, len(held_out) - 1))
 
 
-def build(options: Options, vocab_size: int, num_samples: int) -> train.TrainState:
-    """Return a new model with its optimizer; weight decay is for matrices only."""
+def mesh_sizes(options: Options, num_ranks: int) -> dict[str, int]:
+    """Return the number of ranks along each axis of the mesh."""
+    if options.strategy not in STRATEGIES:
+        raise ValueError(explain("--strategy", got=options.strategy, expected=" or ".join(STRATEGIES)))
+    if options.mesh is None:
+        return {"dp": 1, "tp": num_ranks} if options.strategy == "tp" else {"dp": num_ranks, "tp": 1}
+    try:
+        given = {name: int(size) for name, size in (part.split("=") for part in options.mesh.split(","))}
+    except ValueError:
+        given = {}
+    sizes = dict.fromkeys(AXES, 1) | given
+    if not given or sizes.keys() != set(AXES) or min(sizes.values()) < 1 or sizes["dp"] * sizes["tp"] != num_ranks:
+        expected = f"dp=N,tp=M with N * M = {num_ranks}, the number of ranks"
+        raise ValueError(explain("--mesh", got=options.mesh, expected=expected))
+    if sizes["tp"] > 1 and options.strategy != "tp":
+        raise ValueError(explain("--mesh", got=options.mesh, expected="tp=1", do="say --strategy tp to share layers"))
+    return sizes
+
+
+def build(options: Options, vocab_size: int, num_samples: int, mesh: hd.comm.DeviceMesh) -> train.TrainState:
+    """Return a new model, its layers shared by the ranks of ``mesh``, with its optimizer.
+
+    Weight decay is for matrices only. Collective over ``mesh``.
+    """
     for name, least in (("steps", 1), ("save_every", 0), ("val_every", 0), ("lr", 0), ("weight_decay", 0)):
         if not least <= getattr(options, name) < np.inf:
             flag = f"--{name.replace('_', '-')}"
@@ -117,6 +149,8 @@ def build(options: Options, vocab_size: int, num_samples: int) -> train.TrainSta
             dropout=options.dropout,
         )
     )
+    if mesh.size() > 1:
+        parallel.parallelize_module(model, mesh, share_layers(model.config), src_data_rank=None)
     named = list(model.named_parameters())
     groups = [
         {"params": [(n, p) for n, p in named if p.ndim > 1], "weight_decay": options.weight_decay},
@@ -128,16 +162,40 @@ def build(options: Options, vocab_size: int, num_samples: int) -> train.TrainSta
     return train.TrainState(model, optimizer, optim.LambdaLR(optimizer, factor), num_samples, fixed=fixed)
 
 
-def describe(options: Options, state: train.TrainState, source: str, comm: hd.comm.Communicator, folder: Path) -> str:
+def share_layers(config: nn.GPTConfig) -> dict[str, Any]:
+    """Return how ranks share the layers: heads, features and the vocabulary; between them, positions.
+
+    Megatron-LM: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.
+    """
+    positions, whole = Shard(1), Replicate()
+    heads = config.num_kv_heads or config.num_heads
+    fused = 2 if config.activation == "swiglu" else None
+    return {
+        "wte": parallel.RowwiseParallel(output_layouts=positions),
+        "blocks.*.ln?": parallel.SequenceParallel(),
+        "blocks.*.attn.qkv": parallel.ColwiseParallel(input_layouts=positions, heads=heads),
+        "blocks.*.attn.proj": parallel.RowwiseParallel(heads=heads, output_layouts=positions),
+        "blocks.*.mlp.fc1": parallel.ColwiseParallel(input_layouts=positions, sections=fused),
+        "blocks.*.mlp.fc2": parallel.RowwiseParallel(output_layouts=positions),
+        "ln_f": (
+            parallel.SequenceParallel(),
+            parallel.PrepareModuleOutput(output_layouts=(positions, positions), desired_output_layouts=(None, whole)),
+        ),
+        "": parallel.PrepareModuleOutput(output_layouts=whole, desired_output_layouts=whole),
+    }
+
+
+def describe(options: Options, state: train.TrainState, source: str, mesh: hd.comm.DeviceMesh, folder: Path) -> str:
     """Say what is about to happen."""
     size = sum(p.size for p in state.model.parameters())
     begin = f"from step {state.step} " if state.step else ""
     every = f"every {options.save_every} steps and " if options.save_every else ""
+    axes = ", ".join(f"{name}={mesh.size(name)}" for name in AXES if name == "dp" or mesh.size(name) > 1)
     return "\n".join(
         (
             f"model     GPT of {size:,} parameters: layers {options.layers}, width {options.width}, "
             f"heads {options.heads}",
-            f"ranks     mesh dp={comm.size}, strategy {options.strategy}, threads a rank {cpu.num_threads()}",
+            f"ranks     mesh {axes}, strategy {options.strategy}, threads a rank {cpu.num_threads()}",
             f"data      {source}; the last 5 % held out",
             f"training  {begin}to step {options.steps}: {options.global_batch} sequences a step, "
             f"{options.micro_batch} at a time, of {options.seq} tokens",

@@ -4,6 +4,7 @@ import math
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from hpcdist.autograd import Tensor, apply, functions
 from hpcdist.autograd.op import OPS
@@ -290,6 +291,42 @@ def check_partial(comm):
     with CommDebugMode() as debug:
         y = placed(mesh, x, [P, S0]).mean(0)
     assert (y.placements, messages(debug)) == ((P, P), {})
+
+
+def check_refusals(comm):
+    """What would need all elements raises an error that names the operation, and so does what one axis cuts twice."""
+    mesh = mesh_of(comm)
+    x, gain = placed(mesh, numbers((6, 6)), [S1]), numbers((6,))
+    refused = {
+        "sort": lambda: x.sort(1),
+        "topk": lambda: x.topk(2, 1),
+        "cumsum": lambda: placed(mesh, numbers((2, 6)), [SECTIONS]).cumsum(1),
+        "rms_norm": lambda: NORMS["rms_norm"][0](placed(mesh, numbers((6, 6)), [S0]), placed(mesh, gain, [S0])),
+        "layer_norm": lambda: NORMS["layer_norm"][0](
+            placed(mesh, numbers((6, 6)), [SECTIONS]), *[placed(mesh, gain, [S0])] * 2
+        ),
+    }
+    for name, call in refused.items():
+        if comm.size > 1:
+            with pytest.raises(ValueError, match=rf"^{name}: what ranks hold does not suffice"):
+                call()
+    for name, wrong, error in (
+        ("mean", np.arange(6), TypeError),
+        ("var", np.arange(6), TypeError),
+        ("norm", np.arange(6), TypeError),
+        ("max", numbers((6,), np.complex128), TypeError),
+        ("max", numbers((0,)), ValueError),
+        ("mean", numbers((0,)), ValueError),
+        ("var", numbers((1,)), ValueError),
+        ("softmax", numbers((6,), np.complex128), TypeError),
+    ):
+        fn = {**along(0, False), **kept(0)}[name][0]
+        with pytest.raises(error):
+            fn(Tensor(wrong))
+        with pytest.raises(error):
+            fn(placed(mesh, wrong, [S0]))
+    with pytest.raises(ValueError, match="expected"):
+        NORMS["rms_norm"][0](x, placed(mesh, numbers((3,)), [S0]))
 
 
 HALVES = (np.float16, ml_dtypes.bfloat16)

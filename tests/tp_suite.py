@@ -7,7 +7,7 @@ import numpy as np
 from hpcdist import manual_seed, nn, optim
 from hpcdist.autograd import Tensor, random
 from hpcdist.comm import init_device_mesh
-from hpcdist.dtensor import Replicate, Shard
+from hpcdist.dtensor import Invariant, Replicate, Shard
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.parallel import (
     ColwiseParallel,
@@ -39,7 +39,9 @@ def gpt_plan(model, sequence_parallel=True):
     config = model.config
     heads = config.num_kv_heads or config.num_heads
     cut = Shard(1) if sequence_parallel else None
+    whole = PrepareModuleOutput(output_layouts=(None,), desired_output_layouts=(Invariant(),))
     plan = {
+        "": whole,  # logits where no targets are given
         "wte": RowwiseParallel(output_layouts=cut),
         "blocks.*.attn.qkv": ColwiseParallel(input_layouts=cut, heads=heads),
         "blocks.*.attn.proj": RowwiseParallel(heads=heads, output_layouts=cut),
@@ -138,6 +140,14 @@ def check_counts(comm, name, sequence_parallel):
     for phase in ("forward", "backward"):
         assert sorted(found["block", phase]) == sorted(2 * each), found
     return found
+
+
+def check_samples(comm, name):
+    """A model generates what it does in a single process: also from one token, of which some ranks have nothing."""
+    model = gpt(name)
+    parallelize_module(model, mesh_of(comm), gpt_plan(model))
+    model.eval()
+    np.testing.assert_array_equal(model.generate([1], 9, seed=3), gpt(name).eval().generate([1], 9, seed=3))
 
 
 # ---------------------------------------------------------------- layers

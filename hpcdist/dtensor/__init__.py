@@ -1,12 +1,13 @@
 """Arrays placed on a mesh: placements, and the one table of moves between them (torch.distributed.tensor)."""
 
-from hpcdist.dtensor import functional, rules
+from hpcdist.dtensor import functional, heads, norms, picking, reductions, rules, vocabulary  # noqa: F401 (they register what they know)
 from hpcdist.dtensor.chunks import Chunk
 from hpcdist.dtensor.dispatch import implicit_replication
 from hpcdist.dtensor.distribute import distribute_tensor
 from hpcdist.dtensor.distribute_module import distribute_module
 from hpcdist.dtensor.factories import arange, empty, eye, from_function, full, ones, rand, randn, zeros
 from hpcdist.dtensor.layout import Layout
+from hpcdist.dtensor.local_map import local_map
 from hpcdist.dtensor.move import imove, move, transpose
 from hpcdist.dtensor.picture import visualize_sharding
 from hpcdist.dtensor.placements import (
@@ -21,6 +22,7 @@ from hpcdist.dtensor.placements import (
     local_shape,
 )
 from hpcdist.dtensor.redistribute import redistribute
+from hpcdist.dtensor.register import register_sharding
 from hpcdist.dtensor.tensor import DTensor
 
 __all__ = [
@@ -45,13 +47,14 @@ __all__ = [
     "functional",
     "imove",
     "implicit_replication",
+    "local_map",
     "local_shape",
     "move",
     "ones",
     "rand",
     "randn",
     "redistribute",
-    "rules",
+    "register_sharding",
     "transpose",
     "visualize_sharding",
     "zeros",

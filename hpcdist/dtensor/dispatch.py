@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 from hpcdist.autograd import Op, Tensor, apply
 from hpcdist.comm.mesh import DeviceMesh
 from hpcdist.dtensor.choice import Choice, Placed, best, distance, ways
+from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.placements import Invariant
+from hpcdist.dtensor.placements import Invariant, Shard
 from hpcdist.dtensor.signature import Row, parse, unnamed
 from hpcdist.dtensor.steps import is_implicit, steps
 from hpcdist.dtensor.tensor import DTensor, along
@@ -184,26 +185,32 @@ class _Run:
         many = type(result) is tuple
         results = result if many else (result,)
         if self.outputs is None:
-            self.outputs = self._seen([t.data.shape for t in results])
+            self.outputs = self._seen(results)
         made = [DTensor(t, layout) for t, layout in zip(results, self.outputs, strict=True)]
         return tuple(made) if many else made[0]
 
-    def _seen(self, shapes: list[tuple[int, ...]]) -> list[Layout]:
-        """Return the layouts of outputs, whose extents are those of letters, or were computed whole."""
+    def _seen(self, results: Sequence[Tensor]) -> list[Layout]:
+        """Return the layouts of outputs, whose extents are those of letters, or were computed whole.
+
+        Collective over the mesh where a registered way cuts an output, of which this rank knows its part only.
+        """
         assert self._way is not None
         terms, way = self._way
-        cut = {row.letter for row in way.rows} - {""}
+        mesh, letters = self.inputs[0].mesh, {row.letter for row in way.rows} - {""}
         extents = {
             letter: n
             for g, x in zip(terms.inputs, self.inputs, strict=True)
             for letter, n in zip(g, x.shape, strict=True)
         }
         layouts = []
-        for slot, shape in enumerate(shapes):
-            group = terms.outputs[slot] if terms.outputs else ("",) * len(shape)
-            whole = [extents[c] if c in cut else n for c, n in zip(group, shape, strict=True)]
+        for slot, t in enumerate(results):
+            group = terms.outputs[slot] if terms.outputs else ("",) * t.ndim
             placements = [row.outputs[min(slot, len(row.outputs) - 1)] for row in way.rows]
-            layouts.append(Layout.of(self.inputs[0].mesh, placements, whole, way.order))
+            if any(isinstance(p, Shard) and not row.letter for p, row in zip(placements, way.rows, strict=True)):
+                layouts.append(from_local(t, mesh, placements, order=way.order).layout)
+            else:
+                whole = [extents[c] if c in letters else n for c, n in zip(group, t.shape, strict=True)]
+                layouts.append(Layout.of(mesh, placements, whole, way.order))
         return layouts
 
 

@@ -14,8 +14,8 @@ from hpcdist.comm.agreement import on_every_rank
 from hpcdist.comm.mesh import DeviceMesh, current_mesh
 from hpcdist.dtensor.cut import cut, take
 from hpcdist.dtensor.layout import Layout, Ranges
-from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, dual
-from hpcdist.dtensor.tensor import DTensor, relaid
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
+from hpcdist.dtensor.tensor import DTensor, relaid, with_gradients
 from hpcdist.errors import explain
 
 __all__ = ["as_leaf", "chosen", "distribute_tensor", "from_local", "placed_as", "settled"]
@@ -66,16 +66,7 @@ def from_local(
         layout = Layout.of(mesh, placements, _as_tensor(local).shape if shape is None else shape, order)
     if grad_placements is None:
         return DTensor(_as_tensor(local), layout)
-    return relaid(DTensor(_as_tensor(local), _seen_by_gradients(layout, grad_placements)), layout)
-
-
-def _seen_by_gradients(layout: Layout, grad_placements: Sequence[Placement]) -> Layout:
-    """Return the layout of which gradients are placed as given, and of which ranks hold the same."""
-    source = layout.placed([dual(p) for p in grad_placements])
-    if source.local_shape != layout.local_shape or any(isinstance(p, Partial) for p in layout.placements):
-        expected = "Shards as those of the tensor, Invariant or Partial elsewhere"
-        raise ValueError(explain("from_local: grad_placements", got=list(grad_placements), expected=expected))
-    return source
+    return relaid(DTensor(_as_tensor(local), with_gradients("from_local", layout, grad_placements)), layout)
 
 
 class _Held(NamedTuple):

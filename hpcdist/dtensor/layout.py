@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from hpcdist.array import Array
+from hpcdist.array import Array, namespace
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.mesh import DeviceMesh
 from hpcdist.dtensor.cut import cut
@@ -129,6 +129,13 @@ class Layout:
             places = itertools.pairwise(ends)
             along.append([(slice(*there), slice(*here)) for there, here in zip(held, places, strict=True)])
         return [(tuple(t for t, _ in box), tuple(h for _, h in box)) for box in itertools.product(*along)]
+
+    def part_of(self, whole: Array) -> Array:
+        """Return a copy of what this rank holds of an array that it has all of."""
+        part: Array = namespace(whole).empty(self.local_shape, whole.dtype)
+        for there, here in self.boxes:
+            part[here] = whole[there]
+        return part
 
     @functools.cached_property
     def flat_index(self) -> Array | None:

@@ -8,8 +8,6 @@ var, std                    all_gather of 2 float64 numbers             none
 norm                        all_gather of 1 number (p = inf: 2)         none
 max, min (argmax, argmin)   all_gather of value and index               none
 softmax, log_softmax        all_gather of 2 numbers                     all_reduce of 1 number
-layer_norm, add_layer_norm  all_gather of 2 float64 numbers             all_reduce of 2 numbers
-rms_norm, add_rms_norm      all_reduce of 1 number                      all_reduce of 1 number
 cumsum                      all_gather of 1 number                      reduce_scatter of 1 number
 =========================== =========================================== =============================================
 
@@ -30,7 +28,7 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor, apply
 from hpcdist.autograd.functions import where
-from hpcdist.autograd.op import OPS, row
+from hpcdist.autograd.op import row
 from hpcdist.autograd.operand import call
 from hpcdist.autograd.ops.reduce import Dims, reduced, reduction_signature, spread
 from hpcdist.dtensor.block import (
@@ -52,7 +50,7 @@ from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate,
 from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.kernels.precision import wide
 
-__all__ = ["SCALED_SUM", "finished", "widened"]
+__all__ = ["SCALED_SUM", "finished", "lent", "moments", "widened"]
 
 
 # ---------------------------------------------------------------- what reductions start from and end with
@@ -76,7 +74,7 @@ def _ended(value: Tensor, x: DTensor, dims: Sequence[int], keepdim: bool) -> DTe
     return DTensor(value if keepdim else value.reshape(layout.local_shape), layout)
 
 
-def _lent(numbers: Tensor, x: DTensor, dims: Sequence[int]) -> Tensor:
+def lent(numbers: Tensor, x: DTensor, dims: Sequence[int]) -> Tensor:
     """Return numbers a row (numbers, *extents) for use by each rank in its own way.
 
     In backward: Collective over axes that cut ``dims``, one message for all numbers.
@@ -84,8 +82,8 @@ def _lent(numbers: Tensor, x: DTensor, dims: Sequence[int]) -> Tensor:
     layout, cut = reduced_layout(x.layout, dims, keepdim=True), cutting(x.layout, dims)
     placements = [replace(p, dim=p.dim + 1) if isinstance(p, Shard) else p for p in layout.placements]
     src = Layout.of(layout.mesh, placements, (len(numbers), *layout.shape), layout.order)
-    lent: list[Placement] = [Replicate() if axis in cut else p for axis, p in enumerate(placements)]
-    return relaid(DTensor(numbers, src), src.placed(lent)).local
+    wanted: list[Placement] = [Replicate() if axis in cut else p for axis, p in enumerate(placements)]
+    return relaid(DTensor(numbers, src), src.placed(wanted)).local
 
 
 # ---------------------------------------------------------------- averages
@@ -117,7 +115,7 @@ def _mean(x: DTensor, *, dim: Dims, keepdim: bool) -> Any:
 
 
 # ---------------------------------------------------------------- variance
-def _moments(x: DTensor, dims: tuple[int, ...]) -> Tensor:
+def moments(x: DTensor, dims: tuple[int, ...]) -> Tensor:
     """Return mean and sum of squared distances to it, stacked. Collective over axes that cut ``dims``."""
     blocks = gathered(apply(BLOCK_MOMENTS, x.local, dims=dims), x.layout, dims, Invariant())
     total: Tensor = apply(MOMENTS, blocks.local, counts=counts(x.layout, dims))
@@ -130,7 +128,7 @@ def _variance(x: DTensor, dim: Dims, correction: float) -> tuple[DTensor, Tensor
     if free <= 0:
         raise ValueError(f"var: {free + correction} elements less a correction of {correction} have no variance")
     wider = finished(widened(x))
-    squares = _moments(wider, dims)[1]
+    squares = moments(wider, dims)[1]
     if squares.dtype.kind == "c":
         squares = call("real", squares)
     return wider, squares * (1 / free), dims
@@ -203,7 +201,7 @@ def _log_softmax_of(x: DTensor, dim: int) -> Tensor:
     dims = _dims(x, dim)
     blocks = gathered(apply(BLOCK_LOG_SUM_EXP, x.local, dims=dims), x.layout, dims, Invariant())
     found = apply(LOG_SUM_EXP, blocks.local, dims=dims)
-    return x.local - Tensor(found.data[1]) - _lent(found[:1], x, dims)[0]
+    return x.local - Tensor(found.data[1]) - lent(found[:1], x, dims)[0]
 
 
 @computed("softmax")
@@ -216,45 +214,6 @@ def _softmax(x: DTensor, *, dim: int) -> Any:
 def _log_softmax(x: DTensor, *, dim: int) -> Any:
     wider = finished(widened(x))
     return DTensor(_log_softmax_of(wider, dim), wider.layout).to(x.dtype)
-
-
-# ---------------------------------------------------------------- norms of layers
-def _affine(y: Tensor, x: DTensor, gain: DTensor, shift: DTensor | None, dtype: Any) -> Any:
-    scaled = DTensor(y, x.layout) * gain
-    return (scaled if shift is None else scaled + shift).to(dtype)
-
-
-@computed("layer_norm")
-def _layer_norm(x: DTensor, gain: DTensor, shift: DTensor, *, eps: float) -> Any:
-    wider, dims = finished(widened(x)), (x.ndim - 1,)
-    total = _moments(wider, dims)
-    both = _lent(total.to(wider.dtype), wider, dims)
-    rstd = (both[1] * (1 / x.shape[-1]) + eps) ** -0.5
-    return _affine((wider.local - both[0]) * rstd, wider, widened(gain), widened(shift), x.dtype)
-
-
-@computed("rms_norm")
-def _rms_norm(x: DTensor, gain: DTensor, *, eps: float) -> Any:
-    wider, dims = finished(widened(x)), (x.ndim - 1,)
-    cut = cutting(wider.layout, dims)
-    squares = apply(SCALED_SUM, wider.local * wider.local, dim=dims, keepdim=True, count=x.shape[-1])
-    layout = reduced_layout(wider.layout, dims, keepdim=True)
-    pending: list[Placement] = [Partial() if axis in cut else p for axis, p in enumerate(layout.placements)]
-    lent: list[Placement] = [Replicate() if axis in cut else p for axis, p in enumerate(layout.placements)]
-    total = relaid(DTensor(squares, layout.placed(pending)), layout.placed(lent)).local
-    return _affine(wider.local * (total + eps) ** -0.5, wider, widened(gain), None, x.dtype)
-
-
-@computed("add_layer_norm")
-def _add_layer_norm(x: DTensor, h: DTensor, gain: DTensor, shift: DTensor, *, eps: float) -> Any:
-    total = finished(x + h)
-    return total, apply(OPS["layer_norm"], total, gain, shift, eps=eps)
-
-
-@computed("add_rms_norm")
-def _add_rms_norm(x: DTensor, h: DTensor, gain: DTensor, *, eps: float) -> Any:
-    total = finished(x + h)
-    return total, apply(OPS["rms_norm"], total, gain, eps=eps)
 
 
 # ---------------------------------------------------------------- running sums

@@ -28,7 +28,7 @@ from hpcdist.errors import explain
 if TYPE_CHECKING:
     from hpcdist.dtensor.chunks import Chunk
 
-__all__ = ["DTensor", "along", "local_of", "relaid"]
+__all__ = ["DTensor", "along", "local_of", "relaid", "with_gradients"]
 
 
 class DTensor(Operators):
@@ -277,11 +277,7 @@ class DTensor(Operators):
         """
         if grad_placements is None:
             return self.local
-        target = self.layout.placed([dual(p) for p in grad_placements])
-        if target.local_shape != self.layout.local_shape or any(isinstance(p, Partial) for p in self.placements):
-            expected = "Shards as those of the tensor, Invariant or Partial elsewhere"
-            raise ValueError(explain("to_local: grad_placements", got=list(grad_placements), expected=expected))
-        return relaid(self, target).local
+        return relaid(self, with_gradients("to_local", self.layout, grad_placements)).local
 
     # ---- saving and loading
     def chunks(self) -> list[Chunk]:
@@ -314,7 +310,15 @@ class DTensor(Operators):
 
     # ---- reading values
     def item(self) -> Any:
-        """Return the one element as a Python number. Collective over axes that hold parts of it."""
+        """Return the one element as a Python number. Collective over axes that hold parts of it.
+
+        Raises
+        ------
+        ValueError
+            If there are more, or none; nothing is gathered then.
+        """
+        if self.size != 1:
+            raise ValueError(explain("item: number of elements", got=f"{self.size}, {self.layout}", expected=1))
         with no_grad():
             return self.full_tensor().item()
 
@@ -400,6 +404,22 @@ def local_of(x: Any) -> Tensor:
     """Return what this rank holds of a distributed tensor; a plain one is its own."""
     local: Tensor = x.local if isinstance(x, DTensor) else x
     return local
+
+
+def with_gradients(what: str, layout: Layout, grad_placements: Sequence[Placement]) -> Layout:
+    """Return the layout in which ranks hold the same and of which gradients are placed as given.
+
+    Raises
+    ------
+    ValueError
+        If there is none: an axis is cut in one and not in the other, or ranks hold terms of a sum.
+    """
+    target = layout.placed([dual(p) for p in grad_placements])
+    for p, q in zip(layout.placements, target.placements, strict=True):
+        if isinstance(p, Partial) or (p != q and (isinstance(p, Shard) or isinstance(q, (Shard, Partial)))):
+            expected = f"Invariant or Partial where {list(layout.placements)} are whole, their Shards elsewhere"
+            raise ValueError(explain(f"{what}: grad_placements", got=list(grad_placements), expected=expected))
+    return target
 
 
 def relaid(x: DTensor, layout: Layout) -> DTensor:

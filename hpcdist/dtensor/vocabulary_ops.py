@@ -132,7 +132,8 @@ def _mass(t: Array, weight: Array | None, ignore_index: int, label_smoothing: fl
         own = xp.where(counted, own, 0)
         return _Mass(own, places, mine, None, own)
     share = label_smoothing / classes.num
-    spread = share * (xp.ones(len(classes.held)) if weight is None else weight[classes.held].astype(float))
+    held = xp.asarray(classes.held)
+    spread = share * (xp.ones(len(held)) if weight is None else weight[held].astype(float))
     every = share * (classes.num if weight is None else weight.astype(float).sum())
     return _Mass(xp.where(counted, own, 0), places, mine, spread, xp.where(counted, own + every, 0))
 
@@ -149,13 +150,21 @@ def _logarithm(total: Array) -> Array:
     return value
 
 
-def _exponentials(logits: Array) -> tuple[Array, Array, Array]:
-    """Return ``exp(logits - top)``, the top of each row, and the logarithm of the sum of exp(logits), float64."""
+def _exponentials(logits: Array, top: Array) -> Array:
+    """Return ``exp(logits - top)``, of which there are as many as logits."""
     xp, x = namespace(logits), wide(logits)
-    top = _finite(x.max(axis=1, initial=-np.inf))
     e = pooled(xp.subtract, x, top[:, None])
-    xp.exp(e, out=e)
-    return e, top, _logarithm(e.sum(axis=1, dtype=np.float64)) + top
+    return xp.exp(e, out=e)
+
+
+def _tops(logits: Array) -> Array:
+    """Return the largest of each row of logits, float32 of half precision."""
+    return _finite(wide(logits.max(axis=1, initial=-np.inf)))
+
+
+def _sums(e: Array, top: Array) -> Array:
+    """Return the logarithm of the sum of ``exp(logits)`` of each row: float64 (rows,)."""
+    return _logarithm(e.sum(axis=1, dtype=np.float64)) + top
 
 
 def _chosen(logits: Array, mass: _Mass) -> Array:
@@ -192,7 +201,7 @@ def cut_cross_entropy(
     label_smoothing: float,
     divisor: float,
     classes: Classes,
-) -> tuple[Array, tuple[Array, _Mass, Array]]:
+) -> tuple[Array, tuple[Array, _Mass, Array, Array]]:
     """Return the cross-entropy of logits of which this rank holds some classes: that of all, on every rank.
 
     Collective over the ranks that hold the other classes, one all_gather of two float64 numbers a row; the gradient
@@ -217,10 +226,11 @@ def cut_cross_entropy(
     rows = contiguous(logits).reshape((targets.size, len(classes.held)))
     t, _ = checked_targets(targets, logits.shape[:-1], classes.num, ignore_index)
     mass = _mass(t, weight, ignore_index, label_smoothing, classes)
-    lse, chosen = classes.combined(_exponentials(rows)[2], _chosen(rows, mass))
+    top = _tops(rows)
+    lse, chosen = classes.combined(_sums(_exponentials(rows, top), top), _chosen(rows, mass))
     losses = namespace(rows).where(mass.total != 0, mass.total * lse - chosen, 0)
     result = losses.reshape(logits.shape[:-1]) if none else losses.sum() / divisor
-    return namespace(logits).asarray(result, logits.dtype), (rows, mass, lse)
+    return namespace(logits).asarray(result, logits.dtype), (rows, mass, top, lse)
 
 
 @cut_cross_entropy
@@ -228,10 +238,11 @@ def CUT_CROSS_ENTROPY(into: Any, grads: Any, saved: Any, *, divisor: float, **_:
     """Gradient of :func:`cut_cross_entropy`."""
     if into[0] is None:
         return
-    rows, mass, lse = saved
-    e, top, _own = _exponentials(rows)
+    rows, mass, top, lse = saved
     scale = wide(grads[0]).reshape(-1).astype(float) / divisor
-    into[0].give(_slope(e, top - lse, mass, scale).astype(rows.dtype, copy=False).reshape(into[0].shape))
+    into[0].give(
+        _slope(_exponentials(rows, top), top - lse, mass, scale).astype(rows.dtype, copy=False).reshape(into[0].shape)
+    )
 
 
 @row("", gives_saved=True)
@@ -263,8 +274,9 @@ def cut_linear_cross_entropy(
         chunk, part = rows[start : start + chunk_rows], logits[: len(rows[start : start + chunk_rows])]
         gemm(chunk, w, part, trans_b=True)
         mass = _mass(t[start : start + chunk_rows], None, ignore_index, 0.0, classes)
-        e, top, own = _exponentials(part)
-        lse, chosen = classes.combined(own, _chosen(part, mass))
+        top = _tops(part)
+        e = _exponentials(part, top)
+        lse, chosen = classes.combined(_sums(e, top), _chosen(part, mass))
         total += float(namespace(x).where(mass.total != 0, lse - chosen, 0).sum())
         if gx is None or gw is None:
             continue

@@ -16,7 +16,7 @@ from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate,
 from hpcdist.nn import Module
 from hpcdist.parallel.plan import Assignment, Placing, Plan
 from hpcdist.parallel.style import Change
-from hpcdist.parallel.tensor_parallel import parallelize_module, planned
+from hpcdist.parallel.tensor_parallel import one_axis, parallelize_module, planned
 
 __all__ = ["explain_plan"]
 
@@ -60,7 +60,7 @@ def explain_plan(
     str
         Bytes are those that this rank brings to the collectives of a row's modules, all together.
     """
-    assigned, placed = planned(model, device_mesh, parallelize_plan, strict)
+    assigned, placed = planned(model, one_axis(device_mesh), parallelize_plan, strict)
     if inputs is None:
         sent = list(_expected(assigned, placed, device_mesh.size(), positions))
         title = f"{positions} position{'s' * (positions != 1)} a call"

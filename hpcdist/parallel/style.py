@@ -17,7 +17,7 @@ from hpcdist.dtensor.dispatch import implicit_replication
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
-from hpcdist.dtensor.tensor import DTensor
+from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.errors import explain
 from hpcdist.nn import Embedding, Linear, Module
 
@@ -341,13 +341,15 @@ def laid(x: Any, mesh: DeviceMesh, layout: Placement) -> DTensor:
     """Return ``x``, or of a plain tensor a distributed one. Collective over the mesh where plain ``x`` is cut."""
     if isinstance(x, DTensor):
         return x
-    return from_local(wrapped(x), mesh, [invariant(layout)])
+    x = wrapped(x)
+    if isinstance(layout, Shard):
+        return from_local(x, mesh, [layout])
+    return DTensor(x, Layout.of(mesh, [invariant(layout)], x.shape))
 
 
 def moved(x: DTensor, placement: Placement) -> DTensor:
     """Return ``x`` in another layout of its one axis. Collective over it, unless the change is free."""
-    result: DTensor = x.redistribute(placements=[placement])
-    return result
+    return relaid(x, x.layout.placed([placement]))
 
 
 def whole(x: DTensor) -> DTensor:

@@ -61,7 +61,7 @@ def parallelize_module(
     RuntimeError
         If the module is parallelized already.
     """
-    mesh = _one_axis(current_mesh() if device_mesh is None else device_mesh)
+    mesh = one_axis(current_mesh() if device_mesh is None else device_mesh)
     assigned, placed = _agreed(mesh.get_group(), module, mesh, parallelize_plan, strict)
     for placing in placed:
         _put(placing, mesh, src_data_rank)
@@ -84,7 +84,8 @@ def with_plain_inputs(call: Call) -> Call:
 
 
 # ---------------------------------------------------------------- what is refused
-def _one_axis(mesh: DeviceMesh | None) -> DeviceMesh:
+def one_axis(mesh: DeviceMesh | None) -> DeviceMesh:
+    """Return the mesh, or raise if there is none, or one of several axes."""
     if mesh is None:
         do = "pass one, or call this in its `with` block"
         raise ValueError(explain("parallelize_module: device_mesh", got=None, expected="a mesh", do=do))
@@ -102,15 +103,16 @@ def _agreed(
 
     def look() -> list[tuple[Any, ...]]:
         found[:] = planned(module, mesh, plan, strict)
-        return [_described(placing) for placing in found[1]]
+        styles = [(name, type(style).__name__) for name, _, style in found[0]]
+        return [*styles, *map(_described, found[1])]
 
     told = on_every_rank(comm, look)
     for rank, theirs in enumerate(told):
         if theirs != told[0]:
             pairs = zip(theirs, told[0], strict=False)
-            got, expected = next((p for p in pairs if p[0] != p[1]), (f"{len(theirs)} parameters", len(told[0])))
+            got, expected = next((p for p in pairs if p[0] != p[1]), (f"{len(theirs)} of them", len(told[0])))
             do = "build the same module, and use the same plan, on every rank"
-            what = f"parallelize_module: parameters of rank {rank} and rank 0 differ"
+            what = f"parallelize_module: styles or parameters of rank {rank} and rank 0 differ"
             raise ValueError(explain(what, got=got, expected=expected, do=do))
     return found[0], found[1]
 

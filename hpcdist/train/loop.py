@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from hpcdist import checkpoint, optim
+from hpcdist import checkpoint, parallel
 from hpcdist.array import Array
 from hpcdist.autograd import no_grad, random
 from hpcdist.comm import Communicator
@@ -53,8 +53,10 @@ class Loop:
 
     Attributes
     ----------
+    strategy : Strategy, optional
+        How ranks share a batch; None: they do not.
     comm : Communicator
-        The ranks that share a global batch.
+        All ranks.
     samples, held_out : Samples
         What to train on, and to validate with: the model makes a loss, the mean over its samples, of a batch.
     plan : BatchPlan
@@ -67,10 +69,12 @@ class Loop:
         Gradients are clipped to this norm.
     units_per_sample : int
         How many of what ``progress`` counts are in a sample.
+    data_comm : Communicator, optional
+        The ranks that share a global batch, if not all do: those of a tensor-parallel group work on the same samples.
     """
 
     state: TrainState
-    strategy: Strategy
+    strategy: Strategy | None
     comm: Communicator
     samples: Samples
     held_out: Samples
@@ -82,6 +86,7 @@ class Loop:
     progress: Progress
     max_norm: float = 1.0
     units_per_sample: int = 1
+    data_comm: Communicator | None = None
     val_loss: float = math.nan
     _trouble: Exception | None = field(default=None, init=False)
 
@@ -97,9 +102,11 @@ class Loop:
         CheckpointError, OSError
             If something cannot be written; on every rank.
         """
-        self.strategy.set_gradient_divide_factor(1)  # micro-batches carry their share of the global batch
+        if self.strategy is not None:
+            self.strategy.set_gradient_divide_factor(1)  # micro-batches carry their share of the global batch
         begin = self.state.samples_seen
-        mine = self.plan.assign(self.comm.size, self.comm.rank)
+        sharing = self._sharing
+        mine = self.plan.assign(sharing.size, sharing.rank)
         batches: Generator[Any, None, None] = iter(DataLoader(self.samples, self._indices(begin, mine)))
         with Metrics(self.folder) as metrics, self.progress, closing(batches):
             while self.state.step < self.steps:
@@ -113,6 +120,15 @@ class Loop:
                 if self._is_due(self.save_every):
                     self.save()
         self.comm.agree(self._trouble)
+
+    @property
+    def _sharing(self) -> Communicator:
+        return self.comm if self.data_comm is None else self.data_comm
+
+    def _sum_over_ranks(self, totals: list[float]) -> Array:
+        """Add up over the ranks that share a batch. Collective over ``comm``, whose ranks all get the same."""
+        copies = self.comm.size // self._sharing.size
+        return self.comm.all_reduce(np.array(totals, np.float64)) / copies
 
     def _indices(self, position: int, mine: range) -> Iterator[Any]:
         """Yield the samples of this rank's micro-batches, step after step."""
@@ -129,14 +145,14 @@ class Loop:
             batch = next(batches)
             share = len(batch[0]) / self.plan.global_batch
             with (
-                nullcontext() if part == mine[-1] else self.strategy.no_sync(),
+                nullcontext() if part == mine[-1] or self.strategy is None else self.strategy.no_sync(),
                 random.at(step=self.state.step, part=part),
             ):
                 loss = model(*batch)
                 loss.backward(share)
             total += share * loss.item()
         mean = self._agreed_mean(total)
-        norm = optim.clip_grad_norm_(model.parameters(), self.max_norm)
+        norm = parallel.clip_grad_norm_(model.parameters(), self.max_norm)
         self._check_finite(f"the norm of the gradients of step {self.state.step + 1}", norm)
         optimizer.step()
         self.state.schedule.step()
@@ -146,7 +162,7 @@ class Loop:
 
     def _agreed_mean(self, total: float) -> float:
         """Add ``total`` up over ranks; an error that one of them holds back, or a loss that is no number, ends all."""
-        mean, troubled = self.comm.all_reduce(np.array([total, self._trouble is not None], np.float64))
+        mean, troubled = self._sum_over_ranks([total, float(self._trouble is not None)])
         if troubled:
             self.comm.agree(self._trouble)
         self._check_finite(f"the loss of step {self.state.step + 1}", mean)
@@ -195,10 +211,10 @@ class Loop:
         model = self.state.model.eval()
         total = 0.0
         with no_grad():
-            for part in parts[self.comm.rank :: self.comm.size]:
+            for part in parts[self._sharing.rank :: self._sharing.size]:
                 total += len(part) / count * model(*self.held_out.batch(part)).item()
         model.train()
-        return float(self.comm.all_reduce(np.array([total]))[0])
+        return float(self._sum_over_ranks([total])[0])
 
     def save(self) -> None:
         """Write a checkpoint of this step. Collective over the communicator."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdist.autograd import random
+from hpcdist.autograd import Tensor, random
+from hpcdist.dtensor import DTensor, Layout
 from hpcdist.errors import CheckpointError, explain
 from hpcdist.nn import Module
 from hpcdist.optim import LambdaLR, Optimizer
@@ -39,10 +40,27 @@ class TrainState:
     fixed: dict[str, int | str] = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return arrays and numbers by name: parameters under their own names, the rest in groups."""
-        state: dict[str, Any] = dict(self.model.state_dict())
+        """Return arrays and numbers by name: parameters under their own names, the rest in groups.
+
+        Collective over the meshes of distributed parameters, which are gathered with their optimizer's state.
+        """
+        layouts = self._layouts()
+        state: dict[str, Any] = {
+            name: _whole(value, layouts.get(name)) for name, value in self.model.state_dict().items()
+        }
         for parameter, entries in self.optimizer.state.items():
-            state.update({f"optim/{key}/{parameter}": value for key, value in entries.items()})
+            for key, value in entries.items():
+                state[f"optim/{key}/{parameter}"] = _whole_of_flat(value, layouts.get(parameter))
+        return state | self._numbers()
+
+    def _layouts(self) -> dict[str, Layout]:
+        """Return the layouts of distributed parameters."""
+        named: Iterable[tuple[str, Any]] = self.model.named_parameters()
+        return {name: p.layout for name, p in named if isinstance(p, DTensor)}
+
+    def _numbers(self) -> dict[str, Any]:
+        """Return all that is no array."""
+        state: dict[str, Any] = {}
         for name, value in random.get_state().items():
             state[f"random/{name}"] = value
         state["schedule/last_epoch"] = self.schedule.last_epoch
@@ -63,9 +81,16 @@ class TrainState:
         self._check_whole(state)
         self._check_same(state)
         groups = ("optim/", "random/", "schedule/", "sampler/", "train/", "fixed/")
+        layouts = self._layouts()
         try:
-            self.model.load_state_dict({k: v for k, v in state.items() if not k.startswith(groups)})
-            self.optimizer.load_state_dict({"state": _by_parameter(state), "param_groups": self._groups()})
+            self.model.load_state_dict(
+                {k: _part(v, layouts.get(k)) for k, v in state.items() if not k.startswith(groups)}
+            )
+            optimizer = {
+                name: {key: _part_of_flat(value, layouts.get(name)) for key, value in entries.items()}
+                for name, entries in _by_parameter(state).items()
+            }
+            self.optimizer.load_state_dict({"state": optimizer, "param_groups": self._groups()})
         except ValueError as error:
             raise CheckpointError(explain(f"resume: the checkpoint is of another model: {error}")) from error
         random.set_state({name: state[f"random/{name}"] for name in random.get_state()})
@@ -92,7 +117,7 @@ class TrainState:
 
     def _check_whole(self, state: Mapping[str, Any]) -> None:
         # a parameter that had no gradient before the checkpoint has no state in it
-        missing = [name for name in self.state_dict() if name not in state and not name.startswith("optim/")]
+        missing = [name for name in (*self.model.state_dict(), *self._numbers()) if name not in state]
         if missing:
             raise CheckpointError(
                 explain(
@@ -106,6 +131,35 @@ class TrainState:
         # the rates are the schedule's, and what the run says now counts for the other options
         groups: list[dict[str, Any]] = self.optimizer.state_dict()["param_groups"]
         return groups
+
+
+# ---------------------------------------------------------------- distributed parameters
+def _whole(value: Any, layout: Layout | None) -> Any:
+    """Return an array of which this rank has a part. Collective over the layout's mesh."""
+    return value if layout is None else DTensor(Tensor(value), layout).full_tensor().data
+
+
+def _whole_of_flat(value: Any, layout: Layout | None) -> Any:
+    """Return the whole of what an optimizer keeps of a parameter, flat. Collective over the layout's mesh."""
+    if layout is None or not getattr(value, "ndim", 0):
+        return value
+    return _whole(value.reshape(layout.local_shape), layout).reshape(-1)
+
+
+def _part(value: Any, layout: Layout | None) -> Any:
+    if layout is None:
+        return value
+    if value.shape != layout.shape:
+        raise ValueError(explain("a distributed parameter", got=value.shape, expected=layout.shape))
+    return layout.part_of(value)
+
+
+def _part_of_flat(value: Any, layout: Layout | None) -> Any:
+    if layout is None or not getattr(value, "ndim", 0):
+        return value
+    if value.size != layout.size:
+        raise ValueError(explain("the state of a distributed parameter", got=value.size, expected=layout.size))
+    return layout.part_of(value.reshape(layout.shape)).reshape(-1)
 
 
 def _by_parameter(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -24,7 +24,7 @@ def test_norms_of_layers(world, name):
     suite.check_norms(world, name)
 
 
-@pytest.mark.parametrize("check", ["b12", "zero", "ties", "integers", "large"])
+@pytest.mark.parametrize("check", ["b12", "zero", "ties", "integers", "large", "refusals"])
 def test_edges(world, check):
     getattr(suite, f"check_{check}")(world)
 

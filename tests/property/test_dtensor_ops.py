@@ -22,8 +22,15 @@ UNARY = {
     "log_softmax": {"dim": 0},
     "cumsum": {"dim": 0},
     "transpose": {"dims": (1, 0)},
+    "min": {"dim": (0, 1), "keepdim": True},
+    "var": {"dim": 1, "correction": 0, "keepdim": True},
+    "norm": {"dim": 0, "p": 3, "keepdim": True},
+    "sort": {"dim": 0, "descending": True},
+    "getitem": {"index": (slice(None), slice(None, None, -2))},
+    "reshape": {"shape": (1, -1)},
+    "pad": {"widths": ((0, 1), (0, 0)), "mode": "constant", "value": 0.5},
 }
-BINARY = ("add", "sub", "mul", "maximum", "linear", "matmul")
+BINARY = ("add", "sub", "mul", "maximum", "linear", "matmul", "cat")
 NEVER_REFUSED = ("tanh", "neg", "transpose")
 SETTINGS = settings(deadline=None, max_examples=120)
 
@@ -40,15 +47,17 @@ def programs(draw):
     mesh = draw(st.sampled_from(MESHES))
     extents = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     placed = [draw(layouts(len(mesh))) for _ in range(3)]
-    one = st.tuples(st.sampled_from([*UNARY, *BINARY, *BINARY]), st.integers(0, 9), st.integers(0, 9))
+    one = st.tuples(
+        st.one_of(st.sampled_from(sorted(UNARY)), st.sampled_from(BINARY)), st.integers(0, 9), st.integers(0, 9)
+    )
     move = st.tuples(st.just("redistribute"), st.integers(0, 9), layouts(len(mesh)))
     return mesh, extents, placed, draw(st.lists(st.one_of(one, one, one, move), min_size=3, max_size=6))
 
 
 def fits(name, a, b):
     """Say whether a binary operation takes operands of these shapes."""
-    if name in ("linear", "matmul"):
-        return a[1] == b[1 if name == "linear" else 0]
+    if name in ("linear", "matmul", "cat"):
+        return a[1] == b[0 if name == "matmul" else 1]
     return all(m == n or 1 in (m, n) for m, n in zip(a, b, strict=True))
 
 
@@ -62,7 +71,7 @@ def play(values, program, call, move):
             y = call(name, [x], UNARY[name])
             values.append(y[0] if isinstance(y, tuple) else y)
         elif fitting := [v for v in values if fits(name, x.shape, v.shape)]:
-            values.append(call(name, [x, fitting[other % len(fitting)]], {}))
+            values.append(call(name, [x, fitting[other % len(fitting)]], {"dim": 0} if name == "cat" else {}))
     return values[-1] if len(values) > 3 else call("tanh", values[:1], {})
 
 
@@ -72,13 +81,14 @@ def in_one_process(arrays, program):
     return y, leaves
 
 
-def as_told(name, inputs, attrs):
-    """Run an operation; where it is refused, with the calls that the refusal names."""
+def as_told(name, inputs, attrs, refusals=2):
+    """Run an operation; where it is refused, with the calls that the refusals name, one a dimension."""
     try:
         return apply(OPS[name], *inputs, **attrs)
     except ValueError as error:
+        assert refusals
         assert name not in NEVER_REFUSED
-        return apply(OPS[name], *advised(name, inputs, str(error)), **attrs)
+        return as_told(name, advised(name, inputs, str(error)), attrs, refusals - 1)
 
 
 @SETTINGS

@@ -47,7 +47,7 @@ def test_dtypes(dtype):
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("check", ["b12", "zero", "ties", "integers", "large"])
+@pytest.mark.parametrize("check", ["b12", "zero", "ties", "integers", "large", "refusals"])
 def test_edges(size, check):
     run(size, getattr(suite, f"check_{check}"))
 

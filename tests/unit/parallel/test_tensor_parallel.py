@@ -53,6 +53,26 @@ def test_losses_with_data_parallelism(size, name):
     run(size, tp_suite.check_with_data_parallel, name)
 
 
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", tp_suite.GPTS)
+def test_samples(size, name):
+    run(size, tp_suite.check_samples, name)
+
+
+def test_copies_are_independent():
+    def main(mesh):
+        model = tp_suite.gpt("gelu-layer-rotary")
+        parallelize_module(model, mesh, tp_suite.gpt_plan(model))
+        twin, inputs = copy.deepcopy(model), tp_suite.batch(model.config, 0)
+        loss = model(*inputs)
+        loss.backward()
+        assert twin.wte.weight.grad is None
+        model.wte.weight.data[...] = 0
+        assert twin(*inputs).item() == loss.item()
+
+    on(2, main)
+
+
 @both
 @pytest.mark.parametrize("name", ["gelu-layer-rotary", "swiglu-rms-learned"])
 def test_collectives_of_a_block(name, sequence_parallel):
@@ -168,6 +188,53 @@ def test_sections_and_heads(size):
         assert weight == bias
         assert sum(b - a for a, b in weight) == count * 8
         assert all(a % 4 == 0 for a, b in weight if b > a and a < 12)
+
+
+def sequence(rng, width):
+    return rng.standard_normal((2, 5, width)).astype(np.float32)
+
+
+@both
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("activation", ["gelu", "swiglu"])
+@pytest.mark.parametrize("hidden", [1, 2, 3, 5, 8])
+def test_feed_forward_of_any_width(size, activation, hidden, sequence_parallel):
+    """Also where there are more ranks than features."""
+    cut = Shard(1) if sequence_parallel else None
+    plan = {
+        "fc1": ColwiseParallel(input_layouts=cut, sections=2 if activation == "swiglu" else None),
+        "fc2": RowwiseParallel(output_layouts=cut),
+    }
+
+    def main(mesh):
+        manual_seed(0)
+        model = nn.MLP(3, hidden, activation)
+        reference = copy.deepcopy(model)
+        parallelize_module(model, mesh, plan)
+        x = sequence(np.random.default_rng(0), 3)
+        tp_suite.check_same(model, reference, x, inputs=lambda t: laid(t, mesh, cut or Invariant()))
+
+    on(size, main)
+
+
+def laid(x, mesh, placement):
+    return DTensor.from_local(x, mesh, [Invariant()]).redistribute(placements=[placement])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("rotary_base", [None, 100.0])
+@pytest.mark.parametrize(("heads", "kv"), [(1, 1), (3, 3), (4, 2), (5, 5), (6, 2), (4, 1)])
+def test_attention_of_any_number_of_heads(size, heads, kv, rotary_base):
+    """Also where there are more ranks than heads, or than pairs of keys and values."""
+
+    def main(mesh):
+        manual_seed(0)
+        model = nn.MultiheadAttention(4 * heads, heads, num_kv_heads=kv, rotary_base=rotary_base)
+        reference = copy.deepcopy(model)
+        parallelize_module(model, mesh, {"qkv": ColwiseParallel(heads=kv), "proj": RowwiseParallel(heads=kv)})
+        tp_suite.check_same(model, reference, sequence(np.random.default_rng(0), 4 * heads))
+
+    on(size, main)
 
 
 # ---------------------------------------------------------------- one module, many places
@@ -319,6 +386,8 @@ def test_meshes_of_several_axes_are_sliced_first():
         mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
         with pytest.raises(ValueError, match=r"mesh\['tp'\]"):
             parallelize_module(tp_suite.net(), mesh, {"0": ColwiseParallel()})
+        with pytest.raises(ValueError, match=r"mesh\['tp'\]"):
+            explain_plan(tp_suite.net(), mesh, {"0": ColwiseParallel()})
         with mesh["tp"]:
             model = parallelize_module(tp_suite.net(), None, {"0": ColwiseParallel(), "2": RowwiseParallel()})
         assert model[0].weight.local.shape == (3 - comm.rank % 2, 4)
