@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,11 @@ class Communicator(Verbs):
         super().__init_subclass__()
         if observed:
             observing.include(cls)
+
+    @functools.cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What others have made of this group and want to find again: it lives as long as the group."""
+        return {}
 
     # ---- small Python objects, for control
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 
@@ -28,6 +28,8 @@ Chooses = Callable[[Any], Shard | None]
 
 _taken: WeakKeyDictionary[Module, set[str]] = WeakKeyDictionary()
 """Slots that a unit fills already."""
+_resting: WeakKeyDictionary[Tensor, ref[DTensor]] = WeakKeyDictionary()
+"""What was made of tensors that other slots may hold still."""
 
 
 def fully_shard(
@@ -86,7 +88,7 @@ def fully_shard(
         left_out = {id(p) for p in ignored_params}
         slots = [slot for m in modules for slot in _left(m, left_out)]
         _check(modules)
-        described = [(key, p.shape, str(p.dtype), p.requires_grad) for _, key, p in slots]
+        described = [(key, str(p.dtype), p.requires_grad, _shape(p)) for _, key, p in slots]
     _check_same(comm, described)
     policy = mp_policy or MixedPrecisionPolicy()
     unit = _unit(modules, slots, chosen, shard_placement_fn or (lambda _: Shard(0)), policy)
@@ -94,7 +96,7 @@ def fully_shard(
     for owner, key, _ in slots:
         _taken.setdefault(owner, set()).add(key)
     for m in modules:
-        m.__class__ = fsdp_class(type(m))
+        object.__setattr__(m, "__class__", fsdp_class(type(m)))
         m.__dict__["sharded_unit"] = unit
         if policy.param_dtype is not None or policy.output_dtype is not None:
             m.around.append(policy.around)
@@ -108,7 +110,9 @@ def _mesh(mesh: Any) -> DeviceMesh:
 
         mesh = get_default()
     if isinstance(mesh, Communicator):
-        mesh = init_device_mesh((mesh.size,), ("shard",), mesh)
+        if "fully_shard" not in mesh.memo:  # all units that are given this communicator are on one mesh
+            mesh.memo["fully_shard"] = init_device_mesh((mesh.size,), ("shard",), mesh)
+        mesh = mesh.memo["fully_shard"]
     if not isinstance(mesh, DeviceMesh) or mesh.ndim > 2:
         expected = "a mesh of one axis (shards), or of two (copies, shards)"
         raise ValueError(explain("fully_shard: mesh", got=mesh, expected=expected, do="slice it: mesh['dp']"))
@@ -135,6 +139,13 @@ def _check_same(comm: Communicator, mine: list[Any]) -> None:
             do = "build the same model, and shard it alike, on every rank"
             what = f"fully_shard: parameters of rank {rank} and rank 0 differ"
             raise ValueError(explain(what, got=got, expected=expected, do=do))
+
+
+def _shape(p: Any) -> tuple[int, ...]:
+    """Return the shape of the whole parameter."""
+    made = _resting[p]() if p in _resting else None
+    shape: tuple[int, ...] = p.shape if made is None else made.shape
+    return shape
 
 
 def _left(module: Module, left_out: set[int]) -> list[tuple[Module, str, Any]]:
@@ -202,8 +213,9 @@ def _comms(mesh: DeviceMesh) -> tuple[Communicator, Communicator]:
 
 def _rest(p: Any, mesh: DeviceMesh, chooses: Chooses) -> tuple[DTensor, Piece, bool]:
     """Return a parameter as it rests, as a piece of a message, and whether its array may be moved."""
-    if isinstance(p, DTensor) and set(mesh.axis_names) <= set(p.device_mesh.axis_names):
-        return p, _piece(p, mesh), False  # it is tied to one of another unit
+    made = p if isinstance(p, DTensor) else _resting[p]() if p in _resting else None
+    if made is not None and set(mesh.axis_names) <= set(made.device_mesh.axis_names):
+        return made, _piece(made, mesh), False  # it is tied to one of another unit
     layout = _resting_layout(p, mesh, chooses)
     if isinstance(p, Deferred):
         leaf = p.stored(_drawn(p, layout))
@@ -211,6 +223,7 @@ def _rest(p: Any, mesh: DeviceMesh, chooses: Chooses) -> tuple[DTensor, Piece, b
         leaf = p.local if isinstance(p, DTensor) else p  # the tensor itself: an optimizer may have it already
         leaf.data = _cut(layout, mesh, leaf.data)
     resting = DTensor(leaf, layout)
+    _resting[leaf] = ref(resting)
     return resting, _piece(resting, mesh), True
 
 

@@ -1,0 +1,57 @@
+"""fully_shard on thread ranks: the bodies of tests/fsdp_suite.py."""
+
+import functools
+
+import fsdp_suite
+import pytest
+
+from hpcdist.comm.local import run
+
+SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
+expected = functools.cache(fsdp_suite.alone)
+
+
+@SIZES
+@pytest.mark.parametrize("way", fsdp_suite.WAYS)
+def test_equals_one_process(way, size):
+    run(size, fsdp_suite.check_equals_one_process, way, expected())
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_copies_of_shards(size):
+    run(size, fsdp_suite.check_copies_of_shards, expected())
+
+
+@SIZES
+def test_accumulation(size):
+    run(size, fsdp_suite.check_accumulation, expected(2))
+
+
+@SIZES
+@pytest.mark.parametrize("apart", [False, True])
+def test_tied_parameters(size, apart):
+    run(size, fsdp_suite.check_tied_parameters, apart)
+
+
+@SIZES
+@pytest.mark.parametrize("apart", [False, True])
+def test_used_on_some_ranks(size, apart):
+    run(size, fsdp_suite.check_used_on_some_ranks, apart)
+
+
+@SIZES
+@pytest.mark.parametrize(
+    "check",
+    [
+        fsdp_suite.check_counts,
+        fsdp_suite.check_whole_weights_are_freed,
+        fsdp_suite.check_memory,
+        fsdp_suite.check_odd_parameters,
+        fsdp_suite.check_frozen,
+        fsdp_suite.check_micro_steps,
+        fsdp_suite.check_errors_leave_the_model_usable,
+        fsdp_suite.check_refusals,
+    ],
+)
+def test_fully_shard(size, check):
+    run(size, check)
