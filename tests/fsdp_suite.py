@@ -173,7 +173,7 @@ def check_whole_weights_are_freed(comm):
     model = shard(gpt(), comm)
     watched = []
     for block in model.blocks:
-        block.post.insert(0, lambda m: watched.extend(weakref.ref(p.data) for p in m.mlp.parameters()))
+        block.post.append(lambda m: watched.extend(weakref.ref(p.data) for p in m.mlp.parameters()))
     loss = model(*batch(0, comm))
     assert len(watched) == 3 * 4
     if comm.size > 1:
