@@ -2,10 +2,11 @@
 
 from hpcdist.parallel.clip import clip_grad_norm_
 from hpcdist.parallel.explain import explain_plan
+from hpcdist.parallel.features import ColwiseParallel, RowwiseParallel
 from hpcdist.parallel.loss import loss_parallel
 from hpcdist.parallel.prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from hpcdist.parallel.replicate import Replica, replicate
-from hpcdist.parallel.style import ColwiseParallel, ParallelStyle, RowwiseParallel, SequenceParallel
+from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
 
 __all__ = [
