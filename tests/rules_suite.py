@@ -245,6 +245,8 @@ def check_getitem(comm):
     for index in (0, np.s_[1:], np.s_[::-1], [0, 1], np.s_[..., :2, None, :, :]):
         refused(mesh, lambda x, index=index: x[index], [x], [[S0]], r"getitem.*dim 0")
     refused(mesh, lambda x: x[5], [x], [[S1]], "getitem", IndexError)
+    check(mesh, lambda x: x[:, 1], [x], [[S0]], [S0])
+    refused(mesh, lambda x: x[:, True], [x], [[S0]], "bool", TypeError)
     refused(mesh, lambda x: x[True], [x], [[S1]], "bool", TypeError)
 
 
@@ -496,6 +498,7 @@ def check_row_parallel_on_two_axes(comm):
     x, w, b = (whole_array(s, np.float64, i) for i, s in enumerate(((5, 7), (3, 7), (3,))))
     check(mesh, F.linear, [x, w, b], [[S0, S1], [R, S1], [R, INV]], [S0, P])
     check(mesh, F.linear, [x, w, b], [[S0, S1], [R, S1], [INV, INV]], [S0, P], backward={"all_reduce": 1})
+    check(mesh, F.linear, [x, w, b], [[S0, S1], [INV, S1], [INV, INV]], [S0, P], backward={"all_reduce": 1})
     check(mesh, F.linear, [x, w, b], [[S1, S1], [S1, S1], [INV, INV]], [P, P])
 
 

@@ -82,6 +82,8 @@ def plain_index(index: Any) -> Any:
     """Return an index, or the array of a tensor that is one; ranks must hold the whole of a distributed one."""
     if hasattr(type(index), "layout"):
         return index.numpy()
+    if isinstance(index, bool):
+        return np.asarray(index)  # which does not equal 1
     return index.data if hasattr(type(index), "requires_grad") else index
 
 
