@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from move_suite import pieces
-from unit.autograd.test_ops import CASES, draw, groups, run
+from unit.autograd.test_ops import CASES, draw, groups, normal, run
 
 from hpcdist.autograd import OPS, Tensor, apply, backward
 from hpcdist.comm import init_device_mesh
@@ -42,7 +42,35 @@ def _named(cases):
     return named
 
 
-NAMED = _named(CASES)
+def _reshape(old, new):
+    return "reshape", (normal(*old),), {"shape": new}
+
+
+def _getitem(*index):
+    return "getitem", (normal(4, 5, 3),), {"index": index}
+
+
+MORE = [
+    *[_reshape(*shapes) for shapes in (((4, 6), (24,)), ((24,), (4, 6)), ((4, 6), (3, 8)), ((3, 8), (3, -1, 2)))],
+    *[_reshape(*shapes) for shapes in (((2, 1, 6), (2, 6)), ((5, 4), (5, 1, 4, 1)), ((6, 4, 2), (3, 2, 8)))],
+    _getitem(2),
+    _getitem(..., slice(1, None)),
+    _getitem(None, slice(None), slice(None, None, -2)),
+    _getitem(slice(None), np.array([[3, 0], [1, 1]])),
+    _getitem(np.array([True, False, True, True])),
+    ("cat", (normal(3, 4), normal(2, 4), normal(3, 4, seed=1)), {"dim": 0}),
+    ("split", (normal(12, 2),), {"sizes": (8, 4), "dim": 0}),
+    ("transpose", (normal(5, 4),), {"dims": (1, 0)}),
+    ("softmax", (normal(6, 1),), {"dim": 0}),
+    ("layer_norm", (normal(2, 12), normal(12), normal(12)), {"eps": 1e-5}),
+    ("attention", (normal(2, 4, 36),), {"num_heads": 3, "causal": True}),
+    ("swiglu", (normal(3, 16),), {}),
+    ("exp", (normal(0, 3),), {}),
+    ("sum", (normal(0, 3),), {"dim": 0, "keepdim": False}),
+]
+"""Beside the cases of autograd: more of what depends on extents."""
+
+NAMED = _named([*CASES, *MORE])
 
 
 def combos(case):
@@ -310,6 +338,11 @@ def _counter(text):
 def total(outcome):
     """Return how many collectives an outcome names."""
     return sum(map(int, re.findall(r"(\d+) [a-z]", outcome)))
+
+
+def refused(outcome, size):
+    """Say whether an outcome is a refusal on this number of ranks."""
+    return outcome == RAISES or (outcome.startswith(RAISES) and str(size) in re.findall(r"\d", outcome))
 
 
 def heading(case):

@@ -7,7 +7,15 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 pytest.register_assert_rewrite(
-    "comm_suite", "dtensor_suite", "mesh_suite", "move_suite", "random_faults", "random_runs", "torch_suite", "tp_suite"
+    "comm_suite",
+    "dtensor_suite",
+    "mesh_suite",
+    "move_suite",
+    "placement_table",
+    "random_faults",
+    "random_runs",
+    "torch_suite",
+    "tp_suite",
 )
 
 TEST_LIMIT_S = 60
