@@ -9,6 +9,7 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 pytest.register_assert_rewrite(
     "comm_suite",
     "dtensor_suite",
+    "held_parts",
     "mesh_suite",
     "move_suite",
     "placement_table",
