@@ -7,131 +7,24 @@ import contextlib
 import re
 import sys
 from collections import Counter
-from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from move_suite import pieces
-from unit.autograd.test_ops import CASES, draw, groups, run
+from held_parts import Held, advised, compare, finished, gradient, held, leaf, seed
+from placement_cases import NAMED, combos, short
+from unit.autograd.test_ops import run
 
-from hpcdist.autograd import OPS, Tensor, apply, backward
+from hpcdist.autograd import OPS, apply, backward
 from hpcdist.comm import init_device_mesh
 from hpcdist.comm import local as threads
-from hpcdist.dtensor import placements as words
-from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, Share, dual
-from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import DistError
 
 TABLE = Path(__file__).with_suffix(".txt")
 SIZES = (1, 2, 3, 4)
 TIMEOUT_S = 20.0
 RAISES = "raises"
-INV, R, P = Invariant(), Replicate(), Partial()
 
 
-# ---------------------------------------------------------------- cases
-def _named(cases):
-    """Return the cases by name: "add.0" is the first one of add."""
-    seen = Counter()
-    named = {}
-    for case in cases:
-        named[f"{case[0]}.{seen[case[0]]}"] = case
-        seen[case[0]] += 1
-    return named
-
-
-NAMED = _named(CASES)
-
-
-def combos(case):
-    """Return the placements to try, one an input: one input not Invariant; two or more cut alike, or sums."""
-    name, arrays, attrs = NAMED[case]
-    found = []
-    for i, array in enumerate(arrays):
-        sums = [P] if array.dtype.kind in "fc" else []
-        found += [{i: p} for p in (R, *map(Shard, range(array.ndim)), *sums)]
-    letters = groups(OPS[name].signature_for([a.shape for a in arrays], attrs).split("->")[0])
-    letters = [[x.strip("[]") for x in g] for g in letters]
-    together = [*combinations(range(len(arrays)), 2), tuple(range(len(arrays)))]
-    for chosen in together if len(arrays) > 1 else []:
-        for letter in dict.fromkeys(x for i in chosen for x in letters[i] if x.isalpha()):
-            cut = {i: Shard(letters[i].index(letter)) for i in chosen if letter in letters[i]}
-            found += [cut] if len(cut) > 1 else []
-        sums = {i: P for i in chosen if arrays[i].dtype.kind in "fc"}
-        found += [sums] if len(sums) > 1 else []
-    return list(dict.fromkeys(tuple(some.get(i, INV) for i in range(len(arrays))) for some in found))
-
-
-def sample(n):
-    """Return ``n`` of all (case, placements), always the same ones."""
-    everything = [(case, placements) for case in NAMED for placements in combos(case)]
-    return [everything[i] for i in sorted(np.random.default_rng(0).permutation(len(everything))[:n])]
-
-
-def short(placements):
-    """Return "S0,I" for (Shard(0), Invariant())."""
-    return ",".join(f"S{p.dim}" if isinstance(p, Shard) else type(p).__name__[0] for p in placements)
-
-
-# ---------------------------------------------------------------- what ranks hold, and the whole
-class Held(NamedTuple):
-    """What one rank holds of an array, and where that lies; can be pickled."""
-
-    data: np.ndarray
-    placements: tuple[Placement, ...]
-    coordinate: tuple[int, ...]
-    boxes: list
-    shape: tuple[int, ...]
-
-
-def held(data, layout, placements=None):
-    return Held(data, placements or layout.placements, layout.coordinate, layout.boxes, layout.shape)
-
-
-def part(whole, layout, placements=None):
-    """Return what this rank holds of an array, cut by hand, axis by axis."""
-    for axis in layout.order:
-        size, here = layout.mesh.shape[axis], layout.coordinate[axis]
-        whole = pieces(whole, (placements or layout.placements)[axis], size)[here]
-    return whole
-
-
-def leaf(mesh, whole, placements, order=None):
-    """Return a distributed leaf; floating ones collect gradients."""
-    layout = Layout.of(mesh, placements, whole.shape, order)
-    return DTensor(Tensor(part(whole, layout), requires_grad=whole.dtype.kind in "fc"), layout)
-
-
-def joined(ranks):
-    """Return the array that ranks hold; check that those which shall hold the same do."""
-    placements = ranks[0].placements
-    same = [axis for axis, p in enumerate(placements) if not isinstance(p, (Shard, Partial))]
-    (pending,) = {p.op for p in placements if isinstance(p, Partial)} - {"avg"} or {"sum"}
-    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply}[pending]
-    whole = np.full(ranks[0].shape, Partial(pending).neutral(ranks[0].data.dtype))
-    copies = {}
-    for rank in ranks:
-        kept = tuple(c for axis, c in enumerate(rank.coordinate) if axis not in same)
-        if kept in copies:
-            np.testing.assert_array_equal(rank.data, copies[kept], err_msg="copies that differ")
-            continue
-        copies[kept] = rank.data
-        for there, here in rank.boxes:
-            whole[there] = combine(whole[there], rank.data[here])
-    return _scaled(whole, ranks)
-
-
-def _scaled(whole, ranks):
-    """Undo what averages and shares of them are scaled by: the number of ranks."""
-    for axis, p in enumerate(ranks[0].placements):
-        size = len({rank.coordinate[axis] for rank in ranks})
-        whole = whole / size if p == Partial("avg") else whole * size if isinstance(p, Share) else whole
-    return whole
-
-
-# ---------------------------------------------------------------- measuring
 class Measured(NamedTuple):
     """What happened on one rank."""
 
@@ -161,35 +54,6 @@ def measure(mesh, case, placements):
     return Measured(refusal, [held(y.local.data, y.layout) for y in results], grads, (forward, back))
 
 
-def advised(name, inputs, refusal):
-    """Return the inputs after the calls that a refusal names, which tells the operation and its layouts, too."""
-    calls = re.findall(r"redistribute\((placements=.*?)\) of input (\d+)", refusal)
-    shown = [f"input {i}: {x.layout}" in refusal for i, x in enumerate(inputs)]
-    assert refusal.startswith(f"{name}: "), refusal
-    assert all(shown), refusal
-    assert calls, refusal
-    # what a user would copy must be Python
-    wanted = {int(i): eval(f"dict({text})", vars(words)) for text, i in calls}
-    return [x.redistribute(**wanted[i]) if i in wanted else x for i, x in enumerate(inputs)]
-
-
-def finished(y):
-    """Return an output with a maximum over ranks finished: it has no dual."""
-    pending = any(isinstance(p, Partial) and p.op not in ("sum", "avg") for p in y.placements)
-    return y.redistribute(placements=[INV] * len(y.placements)) if pending else y
-
-
-def seed(y):
-    """Return this rank's part of a cotangent that is fixed for the whole, placed as the dual says."""
-    whole = draw(np.broadcast_to(np.zeros((), y.dtype), y.shape), 9)
-    return np.array(part(whole, y.layout, [dual(p) for p in y.placements]))
-
-
-def gradient(x):
-    """Return what this rank holds of the gradient of a leaf."""
-    return None if x.grad is None else held(x.grad, x.layout, tuple(dual(p) for p in x.placements))
-
-
 @contextlib.contextmanager
 def counted(mesh):
     """Yield a counter that gets the collectives this rank posts in the block, if its communicator counts them."""
@@ -214,18 +78,6 @@ def judge(case, ranks):
     compare("output", [r.outputs for r in ranks], outputs)
     compare("gradient", [r.grads for r in ranks], grads)
     return RAISES if refusals != {""} else " / ".join(verbs([r.collectives[way] for r in ranks]) for way in (0, 1))
-
-
-def compare(what, ranks, expected):
-    """Check arrays that ranks hold, a list a rank, against whole ones."""
-    assert {len(arrays) for arrays in ranks} == {len(expected)}, f"{what}s: wrong number"
-    for slot, whole in enumerate(expected):
-        parts = [arrays[slot] for arrays in ranks]
-        assert (whole is None) == all(p is None for p in parts), f"{what} {slot}: none"
-        if whole is None:
-            continue
-        assert {(p.shape, p.data.dtype) for p in parts} == {(whole.shape, whole.dtype)}, f"{what} {slot}"
-        np.testing.assert_allclose(joined(parts), whole, rtol=1e-9, atol=1e-11, err_msg=f"{what} {slot}")
 
 
 def verbs(counts):
@@ -310,6 +162,11 @@ def _counter(text):
 def total(outcome):
     """Return how many collectives an outcome names."""
     return sum(map(int, re.findall(r"(\d+) [a-z]", outcome)))
+
+
+def refused(outcome, size):
+    """Say whether an outcome is a refusal on this number of ranks."""
+    return outcome == RAISES or (outcome.startswith(RAISES) and str(size) in re.findall(r"\d", outcome))
 
 
 def heading(case):

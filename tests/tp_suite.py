@@ -7,6 +7,7 @@ import numpy as np
 from hpcdist import manual_seed, nn, optim
 from hpcdist.autograd import Tensor, random
 from hpcdist.comm import init_device_mesh
+from hpcdist.comm.local import run, solo
 from hpcdist.dtensor import Invariant, Replicate, Shard
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.parallel import (
@@ -19,6 +20,7 @@ from hpcdist.parallel import (
     replicate,
 )
 
+SIZES = (1, 2, 3, 4)
 STEPS = 20
 SMALL = {"vocab_size": 13, "seq": 7, "num_layers": 2, "num_heads": 3, "width": 12}
 GPTS = {
@@ -32,6 +34,15 @@ GPTS = {
 
 def mesh_of(comm):
     return init_device_mesh((comm.size,), ("tp",), comm)
+
+
+def on(size, main):
+    """Run ``main(mesh)`` on thread ranks; return what each returned."""
+    return run(size, lambda comm: main(mesh_of(comm)))
+
+
+def alone():
+    return mesh_of(solo())
 
 
 def gpt_plan(model, sequence_parallel=True):

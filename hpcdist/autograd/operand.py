@@ -79,7 +79,11 @@ def _weak(x: Operand, other: np.dtype[Any]) -> np.dtype[Any] | None:
 
 
 def plain_index(index: Any) -> Any:
-    """Return an index, or the array of a tensor that is one."""
+    """Return an index, or the array of a tensor that is one; ranks must hold the whole of a distributed one."""
+    if hasattr(type(index), "layout"):
+        return index.numpy()
+    if isinstance(index, bool):
+        return np.asarray(index)  # which does not equal 1
     return index.data if hasattr(type(index), "requires_grad") else index
 
 

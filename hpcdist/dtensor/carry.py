@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import cast
 
 from hpcdist.dtensor.layout import Layout, Ranges
 from hpcdist.dtensor.placements import Invariant, Placement, Shard
 
-__all__ = ["Held", "carried", "coordinates", "follow", "joined", "pieces", "rescaled", "scaled", "times", "together"]
-
-Held: TypeAlias = Callable[[tuple[int, ...]], Ranges]
-"""What the rank at a coordinate of the mesh holds, in ascending order, without gaps of no extent."""
+__all__ = [
+    "carried", "coordinates", "follow", "in_chunks", "in_units", "joined", "pieces", "rescaled", "times", "together",
+]  # fmt: skip
 
 
 def carried(x: Layout, moved: Mapping[int, int], shape: Sequence[int]) -> Layout | None:
@@ -31,9 +30,16 @@ def rescaled(x: Layout, dim: int, old: int, shape: Sequence[int], new: int) -> d
 
     An attention over heads of packed q, k and v turns ``3 * width`` elements of each into ``width``.
     """
+
+    def held(coordinate: tuple[int, ...]) -> Ranges:
+        return times(x.ranges_at(dim, coordinate), new)
+
+    def there(layout: Layout, coordinate: tuple[int, ...]) -> Ranges:
+        return times(layout.ranges_at(dim, coordinate), old)
+
     axes = x.cutters(dim)
-    options = [list(scaled(x, axis, new, old, dim, shape[dim])) for axis in axes]
-    return follow(x, axes, lambda c: times(x.ranges_at(dim, c), new), shape, options, old)
+    options = [[*in_units(x, a, new, old, dim), *in_chunks(x, a, new, old, dim, shape[dim])] for a in axes]
+    return follow(x, axes, shape, options, held, there)
 
 
 def pieces(x: Layout, dim: int, sizes: Sequence[int]) -> list[Layout] | None:
@@ -42,7 +48,7 @@ def pieces(x: Layout, dim: int, sizes: Sequence[int]) -> list[Layout] | None:
     for n in sizes:
         stop, shape = start + n, (*x.shape[:dim], n, *x.shape[dim + 1 :])
         options = [list(_sections(x.placements[axis], x.shape[dim], start, stop)) for axis in axes]
-        found = follow(x, axes, _part(x, dim, start, stop), shape, options)
+        found = follow(x, axes, shape, options, _part(x, dim, start, stop), _along(dim))
         if found is None:
             return None
         placements = [found.get(axis, p) for axis, p in enumerate(x.placements)]
@@ -66,22 +72,30 @@ def together(parts: Sequence[Layout], dim: int) -> dict[int, Shard] | None:
         each = [x.ranges_at(dim, coordinate) for x in parts]
         return joined([(a + start, b + start) for start, ranges in zip(starts, each, strict=False) for a, b in ranges])
 
-    return follow(first, axes, held, (*first.shape[:dim], starts[-1], *first.shape[dim + 1 :]), options)
+    return follow(first, axes, (*first.shape[:dim], starts[-1], *first.shape[dim + 1 :]), options, held, _along(dim))
 
 
 def follow(
-    x: Layout, axes: Sequence[int], held: Held, shape: Sequence[int], options: Sequence[Sequence[Shard]], step: int = 1
+    x: Layout,
+    axes: Sequence[int],
+    shape: Sequence[int],
+    options: Sequence[Sequence[Shard]],
+    held: Callable[[tuple[int, ...]], Ranges],
+    there: Callable[[Layout, tuple[int, ...]], Ranges],
 ) -> dict[int, Shard] | None:
-    """Return the first of ``options``, one an axis, by which ranks hold ``held``; there, elements count ``step``."""
+    """Return the first of ``options``, one an axis, by which all ranks hold the same of an array of ``shape`` as of x.
+
+    ``held`` and ``there`` tell what the rank at a coordinate does, as :func:`joined` ranges.
+    """
     if not axes:
         return {}
     for chosen in itertools.product(*options):
         cut = dict(zip(axes, chosen, strict=True))
         try:
-            there = Layout.of(x.mesh, [cut.get(a, Invariant()) for a in range(x.mesh.ndim)], shape, x.order)
+            layout = Layout.of(x.mesh, [cut.get(a, Invariant()) for a in range(x.mesh.ndim)], shape, x.order)
         except ValueError:  # units or sections do not fit
             continue
-        if all(times(there.ranges_at(chosen[0].dim, c), step) == held(c) for c in coordinates(x, axes)):
+        if all(there(layout, c) == held(c) for c in coordinates(x, axes)):
             return cut
     return None
 
@@ -109,7 +123,11 @@ def joined(held: Ranges) -> Ranges:
     return parts
 
 
-def _part(x: Layout, dim: int, start: int, stop: int) -> Held:
+def _along(dim: int) -> Callable[[Layout, tuple[int, ...]], Ranges]:
+    return lambda layout, coordinate: joined(layout.ranges_at(dim, coordinate))
+
+
+def _part(x: Layout, dim: int, start: int, stop: int) -> Callable[[tuple[int, ...]], Ranges]:
     def held(coordinate: tuple[int, ...]) -> Ranges:
         clipped = [(max(a, start), min(b, stop)) for a, b in x.ranges_at(dim, coordinate)]
         return joined([(a - start, b - start) for a, b in clipped if a < b])
@@ -124,16 +142,34 @@ def _parts(p: Placement, n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return sections, p.unit if isinstance(p.unit, tuple) else (p.unit,) * len(sections)
 
 
-def scaled(x: Layout, axis: int, up: int, down: int, dim: int, extent: int) -> Iterator[Shard]:
-    """Yield Shards of ``dim``, of which an element counts ``down / up`` as much as one of what ``axis`` cuts."""
+def in_units(x: Layout, axis: int, up: int, down: int, dim: int, blocks: tuple[int, int] = (1, 1)) -> Iterator[Shard]:
+    """Yield the Shard of ``dim``, of which an element counts ``down / up`` as much as one of what ``axis`` cuts.
+
+    ``blocks`` is how often the dimension that is cut, and ``dim``, are there, one after the other.
+    """
+    p = x.placements[axis]
+    sections, units = (each * blocks[0] for each in _parts(p, x.shape[cast(Shard, p).dim]))
+    num, rest = divmod(len(sections), blocks[1])
+    sections, units = sections[:num], units[:num]
+    if (
+        rest
+        or not num
+        or not down
+        or any(n * up % down for n in sections)
+        or any(u * up % down or not u * up for u in units)
+    ):
+        return
+    parts = tuple(n * up // down for n in sections) if num > 1 else ()
+    yield Shard(dim, tuple(u * up // down for u in units) if parts else units[0] * up // down, parts)
+
+
+def in_chunks(x: Layout, axis: int, up: int, down: int, dim: int, extent: int) -> Iterator[Shard]:
+    """Yield Shards of ``dim`` in other units than those of ``axis``, by which a rank may hold as much."""
     p = x.placements[axis]
     assert isinstance(p, Shard)
-    sections, units = _parts(p, x.shape[p.dim])
-    if down and all(n * up % down == 0 for n in sections):
-        parts = tuple(n * up // down for n in sections) if p.sections else ()
-        if all(u * up and u * up % down == 0 for u in units):
-            yield Shard(dim, tuple(u * up // down for u in units) if parts else units[0] * up // down, parts)
-        yield Shard(dim, 1, parts)
+    if p.sections and down and not any(n * up % down for n in p.sections):
+        yield Shard(dim, 1, tuple(n * up // down for n in p.sections))
+    yield Shard(dim)
     yield from _chunked(dim, _first(x, axis, p.dim) * up // max(down, 1), extent)
 
 
@@ -159,7 +195,7 @@ def _sections(p: Placement, n: int, start: int, stop: int) -> Iterator[Shard]:
     ends = list(itertools.accumulate(sections, initial=0))
     inside = [i for i, (a, b) in enumerate(itertools.pairwise(ends)) if start <= a and b <= stop and a < b]
     if sum(sections[i] for i in inside) == stop - start and inside:
-        parts = tuple(sections[i] for i in inside)
-        yield Shard(p.dim, tuple(units[i] for i in inside), parts)
+        parts = tuple(sections[i] for i in inside) if len(inside) > 1 else ()
+        yield Shard(p.dim, tuple(units[i] for i in inside) if parts else units[inside[0]], parts)
     yield Shard(p.dim)
     yield from _chunked(p.dim, 0, stop - start)

@@ -132,16 +132,35 @@ _LIMIT = 4096
 
 def _plan(op: Op, tensors: list[DTensor], attrs: dict[str, Any]) -> Plan:
     plans: dict[Any, Plan] = tensors[0].layout.mesh.memo.setdefault("plans", {})
+    key = (op, *[x.layout for x in tensors], *[v for k, v in attrs.items() if k != "key"])
     try:
-        key = (op, *[x.layout for x in tensors], *[v for k, v in attrs.items() if k != "key"])
         known = plans.get(key)
     except TypeError:  # an attribute that has no hash
-        return _find(op, [x.layout for x in tensors], attrs)
+        key = _hashable(key)
+        if key is None:
+            return _find(op, [x.layout for x in tensors], attrs)
+        known = plans.get(key)
     if known is None:
         if len(plans) >= _LIMIT:
             plans.clear()
         known = plans[key] = _find(op, [x.layout for x in tensors], attrs)
     return known
+
+
+def _hashable(key: tuple[Any, ...]) -> Any:
+    """Return a key whose slices, which have no hash, are tuples; None if something else has none either."""
+
+    def told(value: Any) -> Any:
+        if isinstance(value, slice):
+            return (slice, value.start, value.stop, value.step)
+        return tuple(map(told, value)) if type(value) is tuple else value
+
+    changed = tuple(map(told, key))
+    try:
+        hash(changed)
+    except TypeError:
+        return None
+    return changed
 
 
 def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:

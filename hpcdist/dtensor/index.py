@@ -79,7 +79,7 @@ def _expanded(index: Any, ndim: int) -> list[Any]:
 def _plain(part: Any) -> Any:
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
-    if isinstance(part, (bool, np.bool_)):
+    if getattr(part, "ndim", 0) == 0 and np.asarray(part).dtype.kind == "b":
         do = "use where, or an array of bool"
         raise TypeError(explain("getitem: one bool as an index of a distributed tensor", got=part, do=do))
     if isinstance(part, (list, tuple)):

@@ -5,20 +5,22 @@ Each rule is ``(op, layouts, attrs) -> Placed``, or None where the signature say
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcdist.autograd import Op
 from hpcdist.autograd.ops.elementwise import LETTERS
 from hpcdist.autograd.ops.reduce import reduced
-from hpcdist.dtensor.carry import carried, coordinates, follow, joined, pieces, scaled, times, together
+from hpcdist.dtensor.carry import carried, follow, in_chunks, in_units, pieces, times, together
 from hpcdist.dtensor.choice import Choice, Placed, best
 from hpcdist.dtensor.dispatch import rule
 from hpcdist.dtensor.index import Index
 from hpcdist.dtensor.layout import Layout, Ranges
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Shard
-from hpcdist.dtensor.signature import Row, Terms, parse
+from hpcdist.dtensor.signature import Row, Terms
 from hpcdist.errors import explain
 
 __all__ = ["dropout", "impossible"]
@@ -83,26 +85,47 @@ def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dic
     cut = [dim for dim in old if x.cutters(dim)]
     if not cut:
         return {}
-    dim, axes = cut[0], x.cutters(cut[0])
-    target = next((d for d in new if shape[d] != 1), new.start)
-    up, down = math.prod(x.shape[dim + 1 : old.stop]), math.prod(shape[target + 1 : new.stop])
-    found = None
-    if len(cut) == 1 and new and all(_flat(x, old, dim, c) is not None for c in coordinates(x, axes)):
-        options = [list(scaled(x, axis, up, down, target, shape[target])) for axis in axes]
-        found = follow(x, axes, lambda c: _flat(x, old, dim, c) or [], shape, options, down)
-    if found is None:
-        raise impossible("reshape", x, dim, f"what ranks hold are no chunks of a dimension of {shape}")
-    return found
+    axes, before = x.cutters(cut[0]), _Group(x.shape, old, cut[0])
+    targets = [_Group(shape, new, dim) for dim in new]
+    if len(cut) > 1 or before.blocks > _MOST_BLOCKS:
+        targets = []
+    for in_the_same, target in itertools.product((True, False), [t for t in targets if t.blocks <= _MOST_BLOCKS]):
+        up, down, dim = before.step, target.step, target.dim
+        if in_the_same:
+            options = [list(in_units(x, a, up, down, dim, (before.blocks, target.blocks))) for a in axes]
+        else:
+            options = [list(in_chunks(x, a, up, down, dim, shape[dim])) for a in axes]
+        found = follow(x, axes, shape, options, functools.partial(before.held, x), target.held)
+        if found is not None:
+            return found
+    raise impossible("reshape", x, cut[0], f"what ranks hold are no chunks of a dimension of {shape}")
 
 
-def _flat(x: Layout, group: range, dim: int, coordinate: tuple[int, ...]) -> Ranges | None:
-    """Return where, among the elements of a group of dimensions, those of a rank lie; None: in many places."""
-    held = joined(x.ranges_at(dim, coordinate))
-    if math.prod(x.shape[group.start : dim]) == 1:
-        return times(held, math.prod(x.shape[dim + 1 : group.stop]))
-    if held in ([], [(0, x.shape[dim])]):
-        return times(held, math.prod(x.shape[group.start : group.stop]) // max(x.shape[dim], 1))
-    return None
+_MOST_BLOCKS = 64
+"""How often a dimension that is cut may be there, one after the other: its Shard has as many sections."""
+
+
+class _Group(NamedTuple):
+    """Dimensions that have the same elements before and after, one of which is cut."""
+
+    shape: tuple[int, ...]
+    dims: range
+    dim: int
+
+    @property
+    def step(self) -> int:
+        """How many elements of the group an element of the dimension is."""
+        return math.prod(self.shape[self.dim + 1 : self.dims.stop])
+
+    @property
+    def blocks(self) -> int:
+        """How often the dimension is there, one after the other."""
+        return math.prod(self.shape[self.dims.start : self.dim])
+
+    def held(self, x: Layout, coordinate: tuple[int, ...]) -> Ranges:
+        """Return which elements of the group a rank holds."""
+        ranges, n = x.ranges_at(self.dim, coordinate), self.shape[self.dim]
+        return times([(i * n + a, i * n + b) for i in range(self.blocks) for a, b in ranges], self.step)
 
 
 @rule("broadcast_to")
@@ -120,17 +143,20 @@ def _broadcast_to(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plac
 @rule("dropout")
 def dropout(_: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:  # noqa: ARG001 (every rule has them)
     """Draw by the place in the whole array: one mask in every layout. The terms of a sum are masked alike."""
-    (x,) = layouts
-    linear = Partial("sum"), Partial("avg")
-    held = x.placed([Invariant() if isinstance(p, Partial) and p not in linear else p for p in x.placements])
+    held = _finished(layouts[0], (Partial("sum"), Partial("avg")))
     return Placed([held], [held], {"index": held.flat_index})
 
 
 @rule("cast")
-def _cast(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None:
-    """Finish sums before a cast to integers, which rounds."""
-    terms = parse(op.signature_for([layouts[0].shape], attrs))
-    return best(Choice.by(terms, op.linear if attrs["dtype"].kind in "fcV" else "", layouts))
+def _cast(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:
+    """Finish what a cast would not let pass: sums before one to integers, which rounds."""
+    held = _finished(layouts[0], (Partial("sum"), Partial("avg")) if attrs["dtype"].kind in "fcV" else ())
+    return Placed([held], [held], {})
+
+
+def _finished(x: Layout, passing: tuple[Partial, ...]) -> Layout:
+    """Return the layout with combinations over ranks finished, except for those that pass."""
+    return x.placed([Invariant() if isinstance(p, Partial) and p not in passing else p for p in x.placements])
 
 
 # ---------------------------------------------------------------- indices

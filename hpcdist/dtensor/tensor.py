@@ -437,8 +437,9 @@ def along(local: Tensor, path: Sequence[Step]) -> Tensor:
     """
     if not local.requires_grad:
         path = [step for step in path if not _stays(step)]
-    elif local.node is None and all(_lends(step) for step in path):
-        return lend(local, tuple(step.src.groups[cast(int, step.axis)] for step in path))
+    elif local.node is None and path and all(_lends(step) or _adds(step) for step in path):
+        comms = tuple(step.src.groups[cast(int, step.axis)] for step in path if _lends(step))
+        local, path = lend(local, comms) if comms else local, [step for step in path if not _lends(step)]
     for step in path:
         local = _take(local, step)
     return local
@@ -487,6 +488,11 @@ def _may_be_posted(step: Step) -> bool:
 def _stays(step: Step) -> bool:
     """Say whether ranks hold the whole array before and after a step."""
     return step.axis is not None and all(isinstance(p, (Invariant, Replicate)) for p in step.kinds)
+
+
+def _adds(step: Step) -> bool:
+    """Say whether one rank adds what all have to a sum over ranks."""
+    return step.axis is not None and isinstance(step.kinds[1], Partial) and not isinstance(step.kinds[0], Partial)
 
 
 def _lends(step: Step) -> bool:

@@ -8,6 +8,7 @@ sum of exponentials, and the logits as the target weighs them. Gradients are loc
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,45 +24,31 @@ from hpcdist.dtensor.reductions import finished
 from hpcdist.dtensor.steps import is_implicit, steps
 from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.dtensor.vocabulary_ops import CUT_CROSS_ENTROPY, CUT_EMBEDDING, CUT_LINEAR_CROSS_ENTROPY, Classes
+from hpcdist.errors import explain
 
 __all__: list[str] = []
 
 
-def _laid(x: DTensor, placements: Sequence[Placement], order: Sequence[int] | None = None) -> DTensor | None:
-    """Return ``x`` placed so; None where that would need more than implicit moves. Collective where it is Partial."""
-    wanted = x.layout.placed(placements, order)
-    return relaid(x, wanted) if all(map(is_implicit, steps(x.layout, wanted))) else None
+def _laid(name: str, inputs: Sequence[DTensor], wanted: Sequence[Sequence[Placement]]) -> list[DTensor]:
+    """Return inputs placed so. Collective over axes on which they are Partial, and must not be.
 
-
-def _is_whole(p: Placement) -> bool:
-    return isinstance(p, (Replicate, Invariant))
-
-
-# ---------------------------------------------------------------- the table
-@computed("embedding")
-def _embedding(tokens: DTensor, table: DTensor) -> Any:
-    """Look up tokens in a table whose rows are cut: Partial over the axes that cut them, without a message."""
-    tokens, table = finished(tokens), finished(table)
-    rows = [_lookup(p, q, tokens.ndim) for p, q in zip(tokens.placements, table.placements, strict=True)]
-    if any(row is None for row in rows):
-        return NotImplemented
-    of_tokens, of_table, of_result = zip(*[row for row in rows if row is not None], strict=True)
-    order = _order(tokens.layout, table.layout)
-    here, part = _laid(tokens, of_tokens, order), _laid(table, of_table, order)
-    if here is None or part is None:
-        return NotImplemented
-    held = part.layout.indices_at(0, part.layout.coordinate)
-    found = apply(CUT_EMBEDDING, here.local, part.local, held=held, num=table.shape[0])
-    return DTensor(found, Layout.of(table.layout.mesh, of_result, (*tokens.shape, table.shape[1]), order))
-
-
-def _lookup(p: Placement, q: Placement, ndim: int) -> tuple[Placement, Placement, Placement] | None:
-    """Return how tokens, table and result are placed on an axis, from how tokens and table are; None: they clash."""
-    if isinstance(p, Shard):
-        return None if isinstance(q, Shard) else (p, Replicate(), p)
-    if not isinstance(q, Shard):
-        return Replicate(), q, q
-    return (Replicate(), q, Partial()) if q.dim == 0 else (Replicate(), q, Shard(ndim, q.unit, q.sections))
+    Raises
+    ------
+    ValueError
+        If that would need more than implicit moves; names those that have to be asked for.
+    """
+    order = _order(*[x.layout for x in inputs])
+    layouts = [x.layout.placed(placements, order) for x, placements in zip(inputs, wanted, strict=True)]
+    calls = [
+        f"redistribute(placements={list(w.placements)}) of input {i}"
+        for i, (x, w) in enumerate(zip(inputs, layouts, strict=True))
+        if not all(map(is_implicit, steps(x.layout, w)))
+    ]
+    if calls:
+        what = f"{name}: what ranks hold does not suffice, and nothing is gathered unasked"
+        got = "; ".join(f"input {i}: {x.layout}" for i, x in enumerate(inputs))
+        raise ValueError(explain(what, got=got, do=f"call {' and '.join(calls)} before"))
+    return [relaid(x, layout) for x, layout in zip(inputs, layouts, strict=True)]
 
 
 def _order(*layouts: Layout) -> tuple[int, ...]:
@@ -70,19 +57,42 @@ def _order(*layouts: Layout) -> tuple[int, ...]:
     return next(cut, layouts[0].order)
 
 
+# ---------------------------------------------------------------- the table
+@computed("embedding")
+def _embedding(tokens: DTensor, table: DTensor) -> Any:
+    """Look up tokens in a table whose rows are cut: Partial over the axes that cut them, without a message."""
+    tokens, table = finished(tokens), finished(table)
+    rows = [_lookup(p, q, tokens.ndim) for p, q in zip(tokens.placements, table.placements, strict=True)]
+    of_tokens, of_table, of_result = zip(*rows, strict=True)
+    here, part = _laid("embedding", (tokens, table), (of_tokens, of_table))
+    held = part.layout.indices_at(0, part.layout.coordinate)
+    found = apply(CUT_EMBEDDING, here.local, part.local, held=held, num=table.shape[0])
+    shape = (*tokens.shape, table.shape[1])
+    return DTensor(found, Layout.of(table.layout.mesh, of_result, shape, part.layout.order))
+
+
+def _lookup(p: Placement, q: Placement, ndim: int) -> tuple[Placement, Placement, Placement]:
+    """Return how tokens, table and result are placed on an axis, from how tokens and table are."""
+    if isinstance(q, Shard):
+        return Replicate(), q, Partial() if q.dim == 0 else replace(q, dim=ndim)
+    return (p, Replicate(), p) if isinstance(p, Shard) else (Replicate(), q, q)
+
+
 # ---------------------------------------------------------------- cross-entropy
 @computed("cross_entropy")
 def _cross_entropy(logits: DTensor, targets: DTensor, *, ignore_index: int, reduction: str) -> Any:
     attrs = {"ignore_index": ignore_index, "reduction": reduction}
-    return _of_logits("cross_entropy", logits, targets, None, attrs)
+    return _of_logits("cross_entropy", logits, targets, (), attrs)
 
 
 @computed("class_cross_entropy")
-def _class_cross_entropy(logits: DTensor, targets: DTensor, weight: DTensor | None = None, **attrs: Any) -> Any:
+def _class_cross_entropy(logits: DTensor, targets: DTensor, *weight: DTensor, **attrs: Any) -> Any:
     return _of_logits("class_cross_entropy", logits, targets, weight, attrs)
 
 
-def _of_logits(name: str, logits: DTensor, targets: DTensor, weight: DTensor | None, attrs: dict[str, Any]) -> Any:
+def _of_logits(
+    name: str, logits: DTensor, targets: DTensor, weight: Sequence[DTensor], attrs: dict[str, Any]
+) -> DTensor:
     """Return the loss: Invariant on axes that cut classes, Partial (or cut, if there is one a row) where rows are.
 
     Collective over the axes that cut classes: one all_gather of two float64 numbers a row. The mean is, too, over the
@@ -94,22 +104,18 @@ def _of_logits(name: str, logits: DTensor, targets: DTensor, weight: DTensor | N
     if targets.shape != logits.shape[:-1]:
         raise ValueError(f"{name}: targets {targets.shape} for rows of logits {logits.shape[:-1]}: expected the same")
     pairs = [_aligned(p, q, last) for p, q in zip(logits.placements, targets.placements, strict=True)]
-    rows = _laid(logits, [p for p, _ in pairs], _order(logits.layout, targets.layout))
-    goals = _laid(targets, [q for _, q in pairs], _order(logits.layout, targets.layout))
-    classes_weight = None if weight is None else _laid(weight, [Replicate()] * len(pairs))
-    if rows is None or goals is None or (weight is not None and classes_weight is None):
-        return NotImplemented
-    arrays = [rows.local, goals.local] + ([classes_weight.local] if classes_weight is not None else [])
-    divisor = _divisor(name, goals, logits.shape[-1], classes_weight, attrs)
+    wanted = [*zip(*pairs, strict=True), *([Replicate()] * len(pairs) for _ in weight)]
+    rows, goals, *whole = _laid(name, (logits, targets, *weight), wanted)
+    arrays = [rows.local, goals.local, *[w.local for w in whole]]
+    divisor = _divisor(name, goals, logits.shape[-1], whole, attrs)
     classes = _classes(rows.layout, last)
     if classes.comms:
-        smoothing = attrs.get("label_smoothing", 0.0)
         loss = apply(
             CUT_CROSS_ENTROPY,
             *arrays,
             ignore_index=attrs["ignore_index"],
             none=attrs["reduction"] == "none",
-            label_smoothing=smoothing,
+            label_smoothing=attrs.get("label_smoothing", 0.0),
             divisor=divisor,
             classes=classes,
         )
@@ -156,7 +162,7 @@ def _loss_layout(layout: Layout, last: int, reduction: str) -> Layout:
     return Layout.of(layout.mesh, placements, layout.shape[:-1] if reduction == "none" else (), layout.order)
 
 
-def _divisor(name: str, targets: DTensor, num_classes: int, weight: DTensor | None, attrs: dict[str, Any]) -> float:
+def _divisor(name: str, targets: DTensor, num_classes: int, weight: Sequence[DTensor], attrs: dict[str, Any]) -> float:
     """Return what the mean divides by: the number, or the weight, of the targets that count.
 
     Collective over the axes that cut rows: one all_reduce of two numbers. The mean of targets of which one is wrong
@@ -178,11 +184,11 @@ def _divisor(name: str, targets: DTensor, num_classes: int, weight: DTensor | No
     return float(told[0]) or 1.0
 
 
-def _counted(targets: Array, num_classes: int, weight: DTensor | None, ignore_index: int) -> float:
+def _counted(targets: Array, num_classes: int, weight: Sequence[DTensor], ignore_index: int) -> float:
     flat, count = checked_targets(targets, targets.shape, num_classes, ignore_index)
-    if weight is None:
+    if not weight:
         return count
-    return float(weight.local.data[flat[flat != ignore_index]].sum(dtype=float))
+    return float(weight[0].local.data[flat[flat != ignore_index]].sum(dtype=float))
 
 
 def _first_error(comms: Sequence[Any], error: Exception | None) -> Exception:
@@ -211,19 +217,11 @@ def _linear_cross_entropy(
     x, w, targets = finished(x), finished(w), finished(targets)
     if targets.shape != x.shape[:-1]:
         raise ValueError(f"linear_cross_entropy: targets {targets.shape} for rows {x.shape[:-1]}: expected the same")
-    triples = [
-        _of_layer(*three, x.ndim - 1) for three in zip(x.placements, w.placements, targets.placements, strict=True)
-    ]
-    if any(three is None for three in triples):
-        return NotImplemented
-    wanted = list(zip(*[three for three in triples if three is not None], strict=True))
-    order = _order(x.layout, w.layout, targets.layout)
-    laid = [_laid(one, placements, order) for one, placements in zip((x, w, targets), wanted, strict=True)]
-    features, weight, goals = laid
-    if features is None or weight is None or goals is None:
-        return NotImplemented
+    triples = zip(x.placements, w.placements, targets.placements, strict=True)
+    wanted = zip(*[_of_layer(*three, x.ndim - 1) for three in triples], strict=True)
+    features, weight, goals = _laid("linear_cross_entropy", (x, w, targets), list(wanted))
     attrs = {"ignore_index": ignore_index, "reduction": reduction, "chunk_rows": chunk_rows}
-    divisor = _divisor("linear_cross_entropy", goals, len(w), None, attrs)
+    divisor = _divisor("linear_cross_entropy", goals, len(w), (), attrs)
     classes = _classes(weight.layout, 0)
     arrays = [features.local, weight.local, goals.local]
     if classes.comms:
@@ -241,16 +239,16 @@ def _linear_cross_entropy(
         Invariant() if isinstance(q, Shard) else Partial() if isinstance(p, Shard) else p
         for p, q in zip(features.placements, weight.placements, strict=True)
     ]
-    return DTensor(loss, Layout.of(x.layout.mesh, placements, (), order))
+    return DTensor(loss, Layout.of(x.layout.mesh, placements, ()))
 
 
-def _of_layer(p: Placement, q: Placement, t: Placement, last: int) -> tuple[Placement, Placement, Placement] | None:
-    """Return how x, w and targets must be placed on an axis, from how they are; None: they clash."""
+def _of_layer(p: Placement, q: Placement, t: Placement, last: int) -> tuple[Placement, Placement, Placement]:
+    """Return how x, w and targets must be placed on an axis, from how they are."""
     whole = Replicate()
-    if isinstance(q, Shard):
-        return (whole, q, whole) if q.dim == 0 and _is_whole(p) and _is_whole(t) else None
-    cut = p if isinstance(p, Shard) else t if isinstance(t, Shard) else None
-    if cut is None:
-        same = Invariant() if p == q == Invariant() else whole
-        return same, same, t
-    return None if cut.dim == last else (cut, whole, cut)
+    if isinstance(q, Shard) and q.dim == 0:
+        return whole, q, whole
+    cut = p if isinstance(p, Shard) and p.dim != last else t
+    if isinstance(cut, Shard):
+        return cut, whole, cut
+    same = Invariant() if p == q == Invariant() else whole
+    return same, same, t

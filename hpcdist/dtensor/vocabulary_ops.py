@@ -280,9 +280,9 @@ def cut_linear_cross_entropy(
         total += float(namespace(x).where(mass.total != 0, lse - chosen, 0).sum())
         if gx is None or gw is None:
             continue
-        part[...] = _slope(e, top - lse, mass, 1 / divisor)
-        gemm(part, w, gx[start : start + chunk_rows])
-        gemm(part, chunk, gw, beta=float(start > 0), trans_a=True)
+        slope = _slope(e, top - lse, mass, 1 / divisor).astype(x.dtype, copy=False)
+        gemm(slope, w, gx[start : start + chunk_rows])
+        gemm(slope, chunk, gw, beta=float(start > 0), trans_a=True)
     if gw is not None and not len(rows):
         gw[...] = 0
     loss = namespace(x).asarray(total / divisor, x.dtype)

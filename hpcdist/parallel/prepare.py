@@ -13,7 +13,8 @@ from hpcdist.dtensor.placements import Placement
 from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
 from hpcdist.nn import Module
-from hpcdist.parallel.style import Call, Change, ParallelStyle, Wrap, check_layout, invariant, laid, local_parts, moved
+from hpcdist.parallel.laying import check_layout, invariant, laid, local_parts, moved
+from hpcdist.parallel.style import Call, Change, ParallelStyle, Wrap
 
 __all__ = ["PrepareModuleInput", "PrepareModuleInputOutput", "PrepareModuleOutput"]
 

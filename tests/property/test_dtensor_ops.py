@@ -1,9 +1,9 @@
 """Short programs on distributed tensors against one process: values and gradients, on meshes of one and two axes."""
 
 import numpy as np
+from held_parts import advised, compare, finished, gradient, held, leaf, seed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placement_table import advised, compare, finished, gradient, held, leaf, seed
 from unit.autograd.test_ops import draw as draw_like
 
 from hpcdist.autograd import OPS, Tensor, apply, backward

@@ -62,7 +62,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--size", choices=SIZES, default="small", help="small is the default")
     for f in fields(Size):
         parser.add_argument(f"--{f.name.replace('_', '-')}", type=type(f.default), help="instead of that of the size")
-    parser.add_argument("--mode", choices=("eager", "ddp"), default="eager", help="one process, or gradients averaged")
+    parser.add_argument(
+        "--mode",
+        choices=("eager", "ddp", "fsdp", "tp"),
+        default="eager",
+        help="one process; gradients averaged; parameters sharded, too; layers shared, of one batch",
+    )
     parser.add_argument("--steps", type=int, default=12, help="steps that count")
     parser.add_argument("--warmup", type=int, default=3, help="steps before them")
     parser.add_argument("--weights", type=Path, help=".npz to start from")
@@ -147,18 +152,17 @@ class _Timings:
 
 def _step(options: argparse.Namespace, size: Size) -> None:
     import hpcdist as hd
-    from hpcdist import parallel
 
     comm = hd.init()
     base = _resident_bytes()
     with comm.agreed():
         model = _model(options, size, comm.rank == 0)
-    replica = parallel.replicate(model, comm) if options.mode == "ddp" else None
-    timings = _train(options, size, model, comm, replica)
+    replica = _place(options.mode, model, comm)
+    rank, world = (comm.rank, comm.size) if options.mode in ("ddp", "fsdp") else (0, 1)
+    timings = _train(options, size, model, comm, rank, world)
     overlap = _overlap(size, model, comm, replica) if replica and comm.size > 1 else {}
     everyone = comm.all_gather_object((timings, _peak_bytes(), base))
     if comm.rank == 0:
-        world = comm.size if replica else 1
         result = _result(options, size, world, [e[0] for e in everyone])
         result |= {
             **overlap,
@@ -189,14 +193,30 @@ def _model(options: argparse.Namespace, size: Size, saves: bool) -> GPT:
     return model
 
 
+def _place(mode: str, model: GPT, comm: Communicator) -> Replica | None:
+    """Place the model on the ranks as the mode says. Collective over ``comm``."""
+    from hpcdist import parallel
+    from hpcdist.comm import init_device_mesh
+
+    if mode == "ddp":
+        return parallel.replicate(model, comm)
+    if mode == "fsdp":
+        for block in model.blocks:
+            parallel.fully_shard(block, mesh=comm)
+        parallel.fully_shard(model, mesh=comm)
+    if mode == "tp" and comm.size > 1:
+        mesh = init_device_mesh((comm.size,), "tp", comm)
+        parallel.parallelize_module(model, mesh, parallel.gpt_plan(model.config), src_data_rank=None)
+    return None
+
+
 def _train(
-    options: argparse.Namespace, size: Size, model: GPT, comm: Communicator, replica: Replica | None
+    options: argparse.Namespace, size: Size, model: GPT, comm: Communicator, rank: int, world: int
 ) -> _Timings:
     from hpcdist.optim import AdamW
 
     # weight decay on every parameter: one group in every framework
     optimizer = AdamW(model.named_parameters(), lr=size.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
-    rank, world = (comm.rank, comm.size) if replica else (0, 1)
     timings = _Timings([], [], [], [])
     for step in range(options.warmup + options.steps):
         tokens, targets = batch(size, step, rank, world)
