@@ -17,7 +17,7 @@ def gpt_plan(config: GPTConfig, sequence_parallel: bool = True) -> dict[str, Any
     """Return the tensor-parallel plan of ``hd.nn.GPT``: heads, hidden features and the vocabulary are cut.
 
     Shoeybi et al. 2019, arXiv:1909.08053, section 3; with ``sequence_parallel`` what lies between is cut along
-    positions: Korthikanti et al. 2022, arXiv:2205.05198, section 4. Logits come out whole; the loss needs no whole ones.
+    positions: Korthikanti et al. 2022, arXiv:2205.05198, section 4. Logits come out whole; the loss needs none such.
     """
     heads = config.num_kv_heads or config.num_heads
     cut = Shard(1) if sequence_parallel else None
