@@ -8,7 +8,7 @@ from hpcdist.data.distributed import DistributedSampler
 from hpcdist.data.fields import HDF5Dataset
 from hpcdist.data.loader import DataLoader
 from hpcdist.data.netcdf import NetCDFDataset
-from hpcdist.data.plan import BatchPlan, assign
+from hpcdist.data.plan import BatchPlan, assign, deal
 from hpcdist.data.sampler import (
     RandomSampler,
     Sampler,
@@ -43,6 +43,7 @@ __all__ = [
     "WeightedRandomSampler",
     "Windows",
     "assign",
+    "deal",
     "default_collate",
     "open_tokens",
     "random_split",

@@ -7,7 +7,7 @@ import numpy as np
 from hpcdist.data.order import Indices, check_seed, epoch_order
 from hpcdist.errors import explain
 
-__all__ = ["BatchPlan", "assign"]
+__all__ = ["BatchPlan", "assign", "deal"]
 
 
 class BatchPlan:
@@ -120,3 +120,19 @@ def assign(num_micro: int, num_ranks: int, rank: int) -> range:
     each, extra = divmod(num_micro, num_ranks)
     start = rank * each + min(rank, extra)
     return range(start, start + each + (rank < extra))
+
+
+def deal(num_micro: int, num_ranks: int, rank: int) -> list[int | None]:
+    """Return the micro-batches of ``rank`` where ranks work in rounds, on one each: 0, 1, 2, ..., then the next ones.
+
+    None in the last round: there is none left for this rank.
+
+    Raises
+    ------
+    ValueError
+        If ``rank`` is not one of the ranks.
+    """
+    if not 0 <= rank < num_ranks:
+        raise ValueError(explain("deal: rank", got=rank, expected=f"0 to {num_ranks - 1}"))
+    dealt = [start + rank for start in range(0, num_micro, num_ranks)]
+    return [index if index < num_micro else None for index in dealt]

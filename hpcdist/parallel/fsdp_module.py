@@ -8,9 +8,11 @@ from typing import Any
 
 from hpcdist.comm import Work
 from hpcdist.comm.work import Done, Then
+from hpcdist.data.plan import deal
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.parallel.sharded import ShardedUnit, units_below
+from hpcdist.parallel.walk import Round
 
 __all__ = ["FSDPModule", "fsdp_class"]
 
@@ -55,12 +57,43 @@ class FSDPModule:
             for unit, syncs in before:
                 unit.settings.syncs = syncs
 
+    def turns(self, of: int) -> list[int | None]:
+        """Return which of ``of`` micro-batches this rank works on, in order: one in so many ranks.
+
+        None, in the last round: there is none left, and the rank takes part in gathering and reducing with any.
+        """
+        rank, size = self.sharded_unit.place
+        return deal(of, size, rank)
+
+    @contextmanager
+    def micro_batch(self, index: int | None, *, of: int) -> Iterator[None]:
+        """Run the forward and the backward of one of :meth:`turns` in a block; they come in order.
+
+        Gradients are reduced in the last one. In reproducible runs (``hd.init(reproducible=True)``) they are exchanged
+        in each, and added up by a tree over all micro-batches, so that bits do not depend on the number of ranks; where
+        ``index`` is None they do not count. A 16-bit ``reduce_dtype`` is what travels; sums are float32.
+        """
+        rank, size = self.sharded_unit.place
+        start = (of - 1) // size * size if index is None else index - rank
+        if index not in self.turns(of):
+            raise ValueError(explain("micro_batch: index", got=index, expected=f"one of {self.turns(of)}"))
+        units = self._units(recurse=True)
+        before = [(unit.settings, unit.settings.round, unit.settings.syncs) for unit in units]
+        for unit in units:
+            unit.settings.round = Round(start, of)
+            unit.settings.syncs &= start + size >= of or unit.reducing.reproducible
+        try:
+            yield
+        finally:
+            for settings, earlier, syncs in before:
+                settings.round, settings.syncs = earlier, syncs
+
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
         """Say whether gradients that are reduced over shards are added up over copies, too, or wait for a later one."""
         self._set("all_reduces", requires_all_reduce, recurse)
 
     def set_gradient_divide_factor(self, factor: float, *, recurse: bool = True) -> None:
-        """Divide sums of gradients over ranks by ``factor``; the default is the number of ranks."""
+        """Divide sums of gradients over ranks by ``factor``; default: the number of ranks, in reproducible runs 1."""
         if not factor > 0:
             raise ValueError(explain("set_gradient_divide_factor", got=factor, expected="a number above 0"))
         self._set("factor", float(factor), recurse)

@@ -18,10 +18,12 @@ from hpcdist.autograd.replay import Leaf
 from hpcdist.autograd.tape import is_collecting
 from hpcdist.comm import Communicator, ReduceOp, Work
 from hpcdist.dtensor import DTensor, Layout
+from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.parallel.bucket import tell
 from hpcdist.parallel.bundle import Bundle
-from hpcdist.parallel.walk import Walk
+from hpcdist.parallel.summation import RoundSum
+from hpcdist.parallel.walk import Round, Walk
 
 __all__ = ["Settings", "ShardedUnit", "entered", "units_below"]
 
@@ -39,7 +41,9 @@ class Settings:
     syncs, all_reduces : bool
         Whether backward reduces gradients at all, and over replicas, too.
     factor : float, optional
-        What sums of gradients are divided by; None: the number of ranks.
+        What sums of gradients are divided by; None: the number of ranks, or 1 in reproducible runs.
+    round : Round, optional
+        The micro-batches that are worked on.
     prefetches : bool
         Whether the unit that is expected next is gathered while this one computes.
     ahead, ahead_in_backward : sequence of ShardedUnit, optional
@@ -51,6 +55,7 @@ class Settings:
     syncs: bool = True
     all_reduces: bool = True
     factor: float | None = None
+    round: Round | None = None
     prefetches: bool = False
     ahead: Sequence[ShardedUnit] | None = None
     ahead_in_backward: Sequence[ShardedUnit] | None = None
@@ -116,6 +121,7 @@ class ShardedUnit:
         self._coming: list[Work[list[Array]]] | None = None
         self._gradients: list[Array | None] = [None] * len(self.leaves)
         self._unreduced: list[Array | None] = [None] * len(self.bundles)
+        self.sums = [RoundSum(self.reducing, self.replicas) for _ in self.bundles]
         self._into: Sequence[Any] = [None] * len(self.leaves)
         self._left: set[Module] = set()
         self._hooks: list[AbstractContextManager[None]] = []
@@ -169,9 +175,12 @@ class ShardedUnit:
 
     def _begin(self) -> None:
         """Start a forward of which this unit is the root."""
-        for unit in dict.fromkeys(u for m in self.modules for u in units_below(m)):
+        units = list(dict.fromkeys(u for m in self.modules for u in units_below(m)))
+        for unit in units:
             unit.recover()
-        _running.walk, _running.last = Walk(), None
+        if is_grad_enabled() and self.reducing.reproducible:
+            check_round(self.settings, units)
+        _running.walk, _running.last = Walk(self.settings.round), None
 
     def _record(self) -> None:
         """Enter whole parameters into the graph, and keep the graph from keeping them."""
@@ -261,7 +270,7 @@ class ShardedUnit:
             walk.to_reduce(self)
             self._into = [None] * len(self.leaves)
 
-    def reduce(self) -> None:
+    def reduce(self, walk: Walk) -> None:
         """Reduce gradients to shards, and let go of parameters. Collective over the axes of the strategy."""
         if self.settings.reshards_after_backward and not self.stays:
             self.let_go()
@@ -270,15 +279,19 @@ class ShardedUnit:
         gradients, self._gradients = self._gradients, [None] * len(self.leaves)
         for i, (bundle, places) in enumerate(self.bundles):
             if any(self.leaves[place].requires_grad for place in places):
-                received = self._reduced(i, bundle, [gradients[place] for place in places])
+                received = self._reduced(i, bundle, [gradients[place] for place in places], walk.round)
                 if received is not None:
                     for leaf, gradient in bundle.read(received):
                         self._deliver(leaf, gradient)
 
-    def _reduced(self, i: int, bundle: Bundle, gradients: list[Array | None]) -> Array | None:
-        """Return what the ranks make of this rank's shards together; None: replicas add it up later."""
+    def _reduced(self, i: int, bundle: Bundle, gradients: list[Array | None], round: Round | None) -> Array | None:
+        """Return what the ranks make of this rank's shards together; None: there is more to add up later."""
         message, sizes = bundle.message(gradients, bundle.computes if self.reduce_dtype is None else self.reduce_dtype)
         factor = self.settings.factor
+        if self.reducing.reproducible:
+            assert round is not None, "checked when the forward began"
+            whole = self.sums[i].add(*round, message, sizes)
+            return whole if whole is None or factor is None else whole / whole.dtype.type(factor)
         op = ReduceOp.AVG if factor is None else ReduceOp.SUM
         received = message
         if self.reducing.size > 1:
@@ -304,6 +317,12 @@ class ShardedUnit:
         elif is_collecting():  # only other ranks have one, and backward has not come through here
             add_to_leaf(leaf, gradient)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which of the ranks that share micro-batches this one is, and how many they are."""
+        copy, copies = (0, 1) if self.replicas is None else (self.replicas.rank, self.replicas.size)
+        return copy * self.reducing.size + self.reducing.rank, copies * self.reducing.size
+
     # ---- after an error
     def recover(self) -> None:
         """Forget what a forward or backward has left behind.
@@ -323,6 +342,20 @@ def units_below(module: Module) -> list[ShardedUnit]:
     """Return the units of a module and of all below it, each once."""
     found = [m.__dict__["sharded_unit"] for m in module.modules() if "sharded_unit" in m.__dict__]
     return list(dict.fromkeys(found))
+
+
+def check_round(settings: Settings, units: Sequence[ShardedUnit]) -> None:
+    """Refuse a forward whose backward would add micro-batches up in an order of its own."""
+    do = "run each forward and its backward in a block: with model.micro_batch(index, of=number): ..."
+    if settings.round is None:
+        raise RuntimeError(explain("reproducible: which micro-batch it is has not been said", do=do))
+    if not settings.syncs:
+        raise RuntimeError(explain("reproducible: gradients would be added up without an exchange", do=do))
+    expected = {sums.expected for unit in units for sums in unit.sums} - {0}
+    if settings.round.start and expected != {settings.round.start}:
+        do = "begin the step anew, with its first micro-batch"
+        got, wanted = settings.round.start, max(expected, default=0)
+        raise RuntimeError(explain("reproducible: the first micro-batch of a round", got=got, expected=wanted, do=do))
 
 
 def add_to_leaf(leaf: Tensor, gradient: Array) -> None:

@@ -10,9 +10,24 @@ was recorded later replays earlier. The rest is walked when backward ends.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-__all__ = ["Stop", "Walk"]
+__all__ = ["Round", "Stop", "Walk"]
+
+
+class Round(NamedTuple):
+    """Micro-batches that ranks work on at the same time, one each.
+
+    Attributes
+    ----------
+    start : int
+        The first one.
+    of : int
+        How many a step has.
+    """
+
+    start: int
+    of: int
 
 
 class Stop(Protocol):
@@ -21,7 +36,7 @@ class Stop(Protocol):
     def gather_again(self, walk: Walk) -> None:
         """Gather parameters for backward. Collective over the shard axis, unless they are still there."""
 
-    def reduce(self) -> None:
+    def reduce(self, walk: Walk) -> None:
         """Reduce gradients, and let go of parameters. Collective over the axes of the strategy."""
 
 
@@ -30,13 +45,16 @@ class Walk:
 
     Attributes
     ----------
+    round : Round, optional
+        The micro-batches of this forward and of those of other ranks at the same time.
     uses : Counter of Stop
         How often each unit was entered, less how often backward has come through.
     is_under_way : bool
         Whether a backward has begun and not ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, round: Round | None = None) -> None:
+        self.round = round
         self.uses: Counter[Stop] = Counter()
         self._events: list[tuple[Stop, bool]] = []
         self._needed: set[Stop] = set()
@@ -87,6 +105,6 @@ class Walk:
             self._place -= 1
             stop, entered = self._events[self._place]
             if entered:
-                stop.reduce()
+                stop.reduce(self)
             elif stop in self._needed:
                 stop.gather_again(self)
