@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,6 +125,10 @@ class Replay:
     def collects(self) -> bool:
         """Whether gradients are added to those of leaves."""
         return self._wanted is None
+
+    def nodes_ahead(self) -> Iterable[Node]:
+        """Return the nodes that were found, and have not been replayed."""
+        return self._nodes.values()
 
     def gradient_of(self, wanted: Tensor) -> Array | None:
         """Return what was captured for one of ``wanted``; None: nothing reached it."""

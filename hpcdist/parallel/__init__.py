@@ -9,7 +9,15 @@ from hpcdist.parallel.gpt import gpt_plan
 from hpcdist.parallel.loss import loss_parallel
 from hpcdist.parallel.mixed_precision import MixedPrecisionPolicy
 from hpcdist.parallel.prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
-from hpcdist.parallel.replicate import Replica, replicate
+from hpcdist.parallel.replica import Replica
+from hpcdist.parallel.recompute import (
+    apply_activation_checkpointing,
+    checkpoint,
+    checkpoint_sequential,
+    checkpoint_wrapper,
+)
+from hpcdist.parallel.replicate import replicate
+from hpcdist.parallel.selective import create_selective_checkpoint_contexts
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
 
@@ -24,7 +32,12 @@ __all__ = [
     "Replica",
     "RowwiseParallel",
     "SequenceParallel",
+    "apply_activation_checkpointing",
+    "checkpoint",
+    "checkpoint_sequential",
+    "checkpoint_wrapper",
     "clip_grad_norm_",
+    "create_selective_checkpoint_contexts",
     "explain_plan",
     "fully_shard",
     "gpt_plan",

@@ -179,16 +179,22 @@ def test_several_dtypes_in_one_unit():
             np.testing.assert_allclose(found[name], p.grad / 2, rtol=1e-5)
 
 
-def test_gradients_of_a_finished_step_are_not_reduced_again():
-    model = nn.Linear(3, 2)
-    replicate(model, local.solo())
-    x = Tensor(np.ones((1, 3), np.float32))
-    model(x).sum().backward()
-    with pytest.raises(RuntimeError, match="zero_grad"):
-        model(x).sum().backward()
-    model.zero_grad()
-    model(x).sum().backward()
-    np.testing.assert_array_equal(model.bias.grad, [1, 1])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("factor", [None, 1, 7])
+def test_what_was_reduced_already_is_added_to_and_not_reduced_again(size, factor):
+    expected = summed([data(r, k) for r in range(size) for k in range(2)])
+
+    def rank(comm):
+        model = build()
+        replica = replicate(model, comm)
+        if factor:
+            replica.set_gradient_divide_factor(factor)
+        for k in range(2):
+            model(data(comm.rank, k)).backward()
+        return grads_of(model)
+
+    for found in local.run(size, rank):
+        assert_close(found, expected, 1 / (factor or size))
 
 
 def test_a_parameter_used_outside_its_unit_before_it_is_an_error():
@@ -271,16 +277,24 @@ def test_what_was_frozen_afterwards_gets_no_gradient(whole):
         assert_close(found, {n: expected[n] for n in found}, 0.5)
 
 
-def test_what_was_unfrozen_afterwards_is_the_same_error_everywhere():
+def test_what_was_unfrozen_afterwards_is_reduced():
+    reference = build()
+    reference.scale.requires_grad = True
+    for r in range(3):
+        reference(data(r)).backward()
+
     def rank(comm):
         model = build()
         replicate(model, comm)
+        model(data(comm.rank)).backward()
+        assert model.scale.grad is None
+        model.zero_grad()
         model.scale.requires_grad = True
-        with pytest.raises(RuntimeError, match="scale is trained now"):
-            model(data(comm.rank)).backward()
-        return True
+        model(data(comm.rank)).backward()
+        return grads_of(model)
 
-    assert local.run(2, rank) == [True, True]
+    for found in local.run(3, rank):
+        assert_close(found, grads_of(reference), 1 / 3)
 
 
 @pytest.mark.parametrize("ranks", [(0, 1, 2), (1,)])
