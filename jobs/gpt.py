@@ -3,25 +3,26 @@
     hpcdist launch -n 2 jobs/gpt.py            # or: mpirun -n 2 python jobs/gpt.py; or: python jobs/gpt.py
 
 Without --data it learns the source code of Python's standard library, byte by byte. The same flags give the same losses
-on any number of ranks, which share each batch, or with --strategy tp each layer, or with --mesh dp=2,tp=2 both.
+on any number of ranks: to the last digits, and with --reproducible to the last bit.
+
+Ranks share each batch (--strategy ddp), parameters and optimizer state, too (fsdp; hsdp: within groups of ranks), or
+each layer (tp); with --mesh dp=2,tp=2 both.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import hpcdist as hd
 from hpcdist import checkpoint, data, nn, optim, parallel, train
 from hpcdist.backends import cpu
-from hpcdist.dtensor import Replicate, Shard
 from hpcdist.errors import explain
 
-STRATEGIES = ("replicate", "ddp", "tp")
-AXES = ("dp", "tp")
+STRATEGIES = ("replicate", "ddp", "fsdp", "hsdp", "tp")
 PROMPT_TOKENS = 4
 SAMPLE_TOKENS = 300
 
@@ -65,12 +66,11 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
         windows, held_out = cut(tokens.tokens, options.seq)
         plan = data.BatchPlan(len(windows), options.global_batch, micro_batch=options.micro_batch, seed=options.seed)
         sizes = mesh_sizes(options, comm.size)
-    mesh = hd.init_device_mesh(tuple(sizes.values()), AXES, comm)
-    dp, tp = mesh["dp"].get_group(), mesh["tp"].get_group()
+    mesh = hd.init_device_mesh(tuple(sizes.values()), tuple(sizes), comm)
+    sharing = mesh[tuple(name for name in sizes if name != "tp")]
     with comm.agreed():
-        plan.assign(dp.size, dp.rank)
-        state = build(options, tokens.vocab_size, len(windows), mesh["tp"])
-    strategy = None if dp.size == 1 < tp.size else parallel.replicate(state.model, dp)
+        plan.assign(sharing.size(), sharing.get_mesh_group().rank)
+        state, strategy = build(options, tokens.vocab_size, len(windows), sharing, mesh["tp"])
     folder, step = train.open_folder(options.out, comm, name="gpt", resume=options.resume)
     if step is not None:
         with comm.agreed():
@@ -88,7 +88,7 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
         val_every=options.val_every,
         progress=train.Progress(options.steps, enabled=comm.rank == 0, unit="tokens"),
         units_per_sample=options.seq,
-        data_comm=dp,
+        data_comm=sharing.get_mesh_group(),
     )
     loop.progress.say(describe(options, state, tokens.description, mesh, folder))
     loop.run()
@@ -111,46 +111,48 @@ def mesh_sizes(options: Options, num_ranks: int) -> dict[str, int]:
     """Return the number of ranks along each axis of the mesh."""
     if options.strategy not in STRATEGIES:
         raise ValueError(explain("--strategy", got=options.strategy, expected=" or ".join(STRATEGIES)))
-    if options.mesh is None:
-        return {"dp": 1, "tp": num_ranks} if options.strategy == "tp" else {"dp": num_ranks, "tp": 1}
+    axes = ("replica", "shard", "tp") if options.strategy == "hsdp" else ("dp", "tp")
+    if options.mesh is None and options.strategy != "hsdp":
+        return dict.fromkeys(axes, 1) | {"tp" if options.strategy == "tp" else "dp": num_ranks}
     try:
-        given = {name: int(size) for name, size in (part.split("=") for part in options.mesh.split(","))}
+        given = {name: int(size) for name, size in (part.split("=") for part in (options.mesh or "").split(","))}
     except ValueError:
         given = {}
-    sizes = dict.fromkeys(AXES, 1) | given
-    if not given or sizes.keys() != set(AXES) or min(sizes.values()) < 1 or sizes["dp"] * sizes["tp"] != num_ranks:
-        expected = f"dp=N,tp=M with N * M = {num_ranks}, the number of ranks"
+    sizes = dict.fromkeys(axes, 1) | given
+    if not given or sizes.keys() != set(axes) or min(sizes.values()) < 1 or math.prod(sizes.values()) != num_ranks:
+        expected = f"{','.join(f'{name}=N' for name in axes)}, whose product is {num_ranks}, the number of ranks"
         raise ValueError(explain("--mesh", got=options.mesh, expected=expected))
-    if sizes["tp"] > 1 and options.strategy != "tp":
+    if sizes["tp"] > 1 and options.strategy == "replicate":
         raise ValueError(explain("--mesh", got=options.mesh, expected="tp=1", do="say --strategy tp to share layers"))
     return sizes
 
 
-def build(options: Options, vocab_size: int, num_samples: int, mesh: hd.comm.DeviceMesh) -> train.TrainState:
-    """Return a new model, its layers shared by the ranks of ``mesh``, with its optimizer.
+def build(
+    options: Options, vocab_size: int, num_samples: int, sharing: hd.comm.DeviceMesh, tp: hd.comm.DeviceMesh
+) -> tuple[train.TrainState, train.Strategy | None]:
+    """Return a new model with its optimizer, and how ranks share it; weight decay is for matrices only.
 
-    Weight decay is for matrices only. Collective over ``mesh``.
+    Collective over the meshes: that of ranks that share batches, and that of ranks that share layers.
     """
     for name, least in (("steps", 1), ("save_every", 0), ("val_every", 0), ("lr", 0), ("weight_decay", 0)):
         if not least <= getattr(options, name) < np.inf:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(explain(flag, got=getattr(options, name), expected=f"a number, at least {least}"))
     hd.manual_seed(options.seed)
-    model = nn.GPT(
-        nn.GPTConfig(
-            vocab_size=vocab_size,
-            seq=options.seq,
-            num_layers=options.layers,
-            num_heads=options.heads,
-            width=options.width,
-            activation=options.mlp,
-            norm=options.norm,
-            positions=options.positions,
-            dropout=options.dropout,
-        )
+    config = nn.GPTConfig(
+        vocab_size=vocab_size,
+        seq=options.seq,
+        num_layers=options.layers,
+        num_heads=options.heads,
+        width=options.width,
+        activation=options.mlp,
+        norm=options.norm,
+        positions=options.positions,
+        dropout=options.dropout,
     )
-    if mesh.size() > 1:
-        parallel.parallelize_module(model, mesh, share_layers(model.config), src_data_rank=None)
+    with nn.deferred():  # no rank holds more than its part
+        model = nn.GPT(config)
+    strategy = place(model, options.strategy, sharing, tp)
     named = list(model.named_parameters())
     groups = [
         {"params": [(n, p) for n, p in named if p.ndim > 1], "weight_decay": options.weight_decay},
@@ -159,30 +161,18 @@ def build(options: Options, vocab_size: int, num_samples: int, mesh: hd.comm.Dev
     optimizer = optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.95))
     factor = optim.cosine_with_warmup(options.steps // 10, options.steps)
     fixed = {name: getattr(options, name) for name in ("heads", "mlp", "norm", "positions")}
-    return train.TrainState(model, optimizer, optim.LambdaLR(optimizer, factor), num_samples, fixed=fixed)
+    return train.TrainState(model, optimizer, optim.LambdaLR(optimizer, factor), num_samples, fixed=fixed), strategy
 
 
-def share_layers(config: nn.GPTConfig) -> dict[str, Any]:
-    """Return how ranks share the layers: heads, features and the vocabulary; between them, positions.
-
-    Megatron-LM: Shoeybi et al. 2019, arXiv:1909.08053, section 3; Korthikanti et al. 2022, arXiv:2205.05198, section 4.
-    """
-    positions, whole = Shard(1), Replicate()
-    heads = config.num_kv_heads or config.num_heads
-    fused = 2 if config.activation == "swiglu" else None
-    return {
-        "wte": parallel.RowwiseParallel(output_layouts=positions),
-        "blocks.*.ln?": parallel.SequenceParallel(),
-        "blocks.*.attn.qkv": parallel.ColwiseParallel(input_layouts=positions, heads=heads),
-        "blocks.*.attn.proj": parallel.RowwiseParallel(heads=heads, output_layouts=positions),
-        "blocks.*.mlp.fc1": parallel.ColwiseParallel(input_layouts=positions, sections=fused),
-        "blocks.*.mlp.fc2": parallel.RowwiseParallel(output_layouts=positions),
-        "ln_f": (
-            parallel.SequenceParallel(),
-            parallel.PrepareModuleOutput(output_layouts=(positions, positions), desired_output_layouts=(None, whole)),
-        ),
-        "": parallel.PrepareModuleOutput(output_layouts=whole, desired_output_layouts=whole),
-    }
+def place(model: nn.GPT, strategy: str, sharing: hd.comm.DeviceMesh, tp: hd.comm.DeviceMesh) -> train.Strategy | None:
+    """Place the model on the ranks, which draw what they hold of it. Collective over the meshes."""
+    if tp.size() > 1:
+        parallel.parallelize_module(model, tp, parallel.gpt_plan(model.config), src_data_rank=None)
+    if strategy in ("fsdp", "hsdp"):
+        for block in model.blocks:
+            parallel.fully_shard(block, mesh=sharing)
+        return parallel.fully_shard(model, mesh=sharing)
+    return parallel.replicate(model, sharing) if sharing.size() > 1 or tp.size() == 1 else None
 
 
 def describe(options: Options, state: train.TrainState, source: str, mesh: hd.comm.DeviceMesh, folder: Path) -> str:
@@ -190,7 +180,7 @@ def describe(options: Options, state: train.TrainState, source: str, mesh: hd.co
     size = sum(p.size for p in state.model.parameters())
     begin = f"from step {state.step} " if state.step else ""
     every = f"every {options.save_every} steps and " if options.save_every else ""
-    axes = ", ".join(f"{name}={mesh.size(name)}" for name in AXES if name == "dp" or mesh.size(name) > 1)
+    axes = ", ".join(f"{name}={mesh.size(name)}" for name in mesh.axis_names if name != "tp" or mesh.size(name) > 1)
     return "\n".join(
         (
             f"model     GPT of {size:,} parameters: layers {options.layers}, width {options.width}, "
