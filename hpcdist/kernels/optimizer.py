@@ -6,7 +6,7 @@ from hpcdist.array import Array, namespace
 from hpcdist.kernels.precision import wide
 from hpcdist.kernels.registry import kernel
 
-__all__ = ["BLOCK", "LANES", "adam", "amsgrad", "sum_squares", "tree_sum"]
+__all__ = ["BLOCK", "LANES", "adam", "amsgrad", "block_squares", "sum_squares", "tree_sum"]
 
 BLOCK, LANES = 1024, 16
 
@@ -89,14 +89,17 @@ def _move(
 
 @kernel("optimizer")
 def sum_squares(x: Array) -> float:
-    """Return the sum of squares of ``x`` (n,), whose bits depend on nothing but its values.
+    """Return the sum of squares of ``x`` (n,), by blocks and a tree: its bits depend on nothing but the values."""
+    return tree_sum(block_squares.reference(x)) if x.size else 0.0
 
-    Squares are float64. A block of 1024 elements is summed in 16 lanes (element ``i`` in lane ``i % 16``, in
-    order), the lanes by a tree; block sums, counted from element 0, by a tree too.
+
+@kernel("optimizer")
+def block_squares(x: Array) -> Array:
+    """Return the sums of squares of blocks of 1024 elements of ``x`` (n,), counted from 0; the last may be short.
+
+    Squares are float64. A block is summed in 16 lanes (element ``i`` in lane ``i % 16``, in order), lanes by a tree.
     """
     xp = namespace(x)
-    if not x.size:
-        return 0.0
     padded = xp.zeros(-(-x.size // BLOCK) * BLOCK)
     padded[: x.size] = x
     padded *= padded
@@ -107,7 +110,7 @@ def sum_squares(x: Array) -> float:
     while total.shape[1] > 1:
         half = total.shape[1] // 2
         total = total[:, :half] + total[:, half:]
-    return tree_sum(total[:, 0])
+    return total[:, 0]
 
 
 def tree_sum(x: Array) -> float:

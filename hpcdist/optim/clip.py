@@ -46,7 +46,7 @@ def sum_of_powers(arrays: Iterable[Array], power: float) -> float:
         largest = [float(abs(wide(x)).max()) for x in filled]
         return math.nan if any(map(math.isnan, largest)) else max(largest, default=0.0)
     if power == 2:
-        return math.fsum(sum_squares(_real(x.reshape(-1))) for x in filled)
+        return math.fsum(sum_squares(real(x.reshape(-1))) for x in filled)
     return math.fsum(float((abs(wide(x)).astype("f8") ** power).sum()) for x in filled)
 
 
@@ -148,6 +148,6 @@ def whole_gradient(parameter: Tensor) -> Array:
     return whole
 
 
-def _real(x: Array) -> Array:
+def real(x: Array) -> Array:
     """Return complex values as pairs of real ones."""
     return x.view(x.real.dtype) if x.dtype.kind == "c" else x

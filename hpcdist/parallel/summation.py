@@ -141,7 +141,7 @@ class RoundSum:
     ) -> list[tuple[int, int, Array]]:
         """Return the sums that all copies made of the round, in order. Collective over the replica axis."""
         if self.replicas is None or self.replicas.size == 1:
-            return [(node.level, node.index, node.value) for node in mine.nodes]
+            return [(node.level, node.place, node.value) for node in mine.nodes]
         places = [blocks(run.start, run.stop) for run in runs]
         sent = [node.value for node in mine.nodes] or [wide(like[:0])]
         joined = self.replicas.all_gather(

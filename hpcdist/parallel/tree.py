@@ -23,24 +23,24 @@ class Node(NamedTuple):
 
     Attributes
     ----------
-    level, index : int
-        Which one.
+    level, place : int
+        Which one: its level, and its index there.
     value : array or float
     """
 
     level: int
-    index: int
+    place: int
     value: Any
 
     @property
     def start(self) -> int:
         """The first leaf of it."""
-        return self.index << self.level
+        return self.place << self.level
 
     @property
     def stop(self) -> int:
         """The leaf after the last one."""
-        return (self.index + 1) << self.level
+        return (self.place + 1) << self.level
 
 
 class Stack:
@@ -49,7 +49,7 @@ class Stack:
     def __init__(self) -> None:
         self.nodes: list[Node] = []
 
-    def push(self, level: int, index: int, value: Any) -> None:
+    def push(self, level: int, place: int, value: Any) -> None:
         """Take the subtree that follows those that are here; an array is kept, and may be added to.
 
         Raises
@@ -57,7 +57,7 @@ class Stack:
         ValueError
             If it is not the next one.
         """
-        node = Node(level, index, value)
+        node = Node(level, place, value)
         if self.nodes and node.start != self.nodes[-1].stop:
             expected = f"{self.nodes[-1].stop}"
             raise ValueError(explain("tree: the next leaf", got=node.start, expected=expected))
@@ -82,13 +82,13 @@ class Stack:
         return self.nodes.pop().value
 
     def _merge(self) -> None:
-        (level, index, value), (_, _, right) = self.nodes[-2:]
+        (level, place, value), (_, _, right) = self.nodes[-2:]
         value += right  # an array keeps its memory
-        self.nodes[-2:] = [Node(level + 1, index >> 1, value)]
+        self.nodes[-2:] = [Node(level + 1, place >> 1, value)]
 
 
 def _are_siblings(a: Node, b: Node) -> bool:
-    return a.level == b.level and a.index ^ 1 == b.index and a.index < b.index
+    return a.level == b.level and a.place ^ 1 == b.place and a.place < b.place
 
 
 def blocks(start: int, stop: int) -> list[tuple[int, int]]:

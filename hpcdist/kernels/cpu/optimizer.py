@@ -94,9 +94,11 @@ def _block_squares(x, blocks, num_threads):
             blocks[block] = total(s)
 
 
-def sum_squares(x):
-    if not x.size:
-        return 0.0
+def block_squares(x):
     blocks = np.empty(-(-x.size // BLOCK))
     _block_squares(x, blocks)
-    return tree_sum(blocks)
+    return blocks
+
+
+def sum_squares(x):
+    return tree_sum(block_squares(x)) if x.size else 0.0

@@ -128,6 +128,7 @@ CASES = {
     "adam": [lambda d: _adam(d, 1), lambda d: _adam(d, 3), lambda d: _adam(d, 1, 0.1)],
     "amsgrad": [_amsgrad],
     "sum_squares": [lambda d: (d.array(d.m * d.n),)],
+    "block_squares": [lambda d: (d.array(d.m * d.n),)],
     "philox": [lambda d: (_words(d), 1, 2, 3, 4, 2**64 - 5)],
     "philox_at": [lambda d: (_words(d), 1, 2, 3, 4, d.random.integers(0, 2**64 - 1, d.m * d.n, np.uint64))],
 }
@@ -297,6 +298,16 @@ def test_sum_of_squares_has_the_same_bits_everywhere(count, monkeypatch):
     assert optimizer.sum_squares.reference(x.astype(float)) == exact
 
 
+@pytest.mark.parametrize("count", [1, 1024, 1025, 5000])
+def test_sums_of_squares_of_blocks_are_those_of_the_blocks_alone(count, monkeypatch):
+    x = Draw(1, 1).array(count)
+    found = optimizer.block_squares.reference(x)
+    alone = [optimizer.block_squares.reference(x[i : i + optimizer.BLOCK])[0] for i in range(0, count, optimizer.BLOCK)]
+    np.testing.assert_array_equal(found, alone)
+    np.testing.assert_array_equal(compiled("block_squares", [x], monkeypatch)[0], alone)
+    assert optimizer.tree_sum(found) == optimizer.sum_squares.reference(x)
+
+
 @pytest.mark.parametrize(("name", "make"), except_for("attention", "rotary"))
 def test_no_rows(name, make, monkeypatch):
     d = Draw(0, 5)
@@ -312,7 +323,7 @@ ANY_LENGTH = {("embedding_grad", 2), ("col_sum", 0)} | cases_spatial.ANY_LENGTH 
 WIDTH_COUNTS = {("rotary", 1), ("rotary", 2), ("adam", 1), ("amsgrad", 1)}
 
 
-@pytest.mark.parametrize(("name", "make"), except_for("philox", "sum_squares"))
+@pytest.mark.parametrize(("name", "make"), except_for("philox", "sum_squares", "block_squares"))
 def test_shapes_that_do_not_fit_are_refused(name, make, monkeypatch):
     args = make(Draw(6, 17))
     for place in [i for i, a in enumerate(args) if isinstance(a, np.ndarray) and (name, i) not in ANY_LENGTH]:
