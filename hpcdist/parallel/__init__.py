@@ -1,6 +1,7 @@
 """Strategies that place a model on a mesh."""
 
 from hpcdist.parallel.clip import clip_grad_norm_
+from hpcdist.parallel.ddp import DistributedDataParallel
 from hpcdist.parallel.explain import explain_plan
 from hpcdist.parallel.features import ColwiseParallel, RowwiseParallel
 from hpcdist.parallel.fsdp_module import FSDPModule
@@ -9,20 +10,22 @@ from hpcdist.parallel.gpt import gpt_plan
 from hpcdist.parallel.loss import loss_parallel
 from hpcdist.parallel.mixed_precision import MixedPrecisionPolicy
 from hpcdist.parallel.prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
-from hpcdist.parallel.replica import Replica
 from hpcdist.parallel.recompute import (
     apply_activation_checkpointing,
     checkpoint,
     checkpoint_sequential,
     checkpoint_wrapper,
 )
+from hpcdist.parallel.replica import Replica
 from hpcdist.parallel.replicate import replicate
+from hpcdist.parallel.scaler import ShardedGradScaler
 from hpcdist.parallel.selective import create_selective_checkpoint_contexts
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
 
 __all__ = [
     "ColwiseParallel",
+    "DistributedDataParallel",
     "FSDPModule",
     "MixedPrecisionPolicy",
     "ParallelStyle",
@@ -32,6 +35,7 @@ __all__ = [
     "Replica",
     "RowwiseParallel",
     "SequenceParallel",
+    "ShardedGradScaler",
     "apply_activation_checkpointing",
     "checkpoint",
     "checkpoint_sequential",

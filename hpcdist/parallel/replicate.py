@@ -25,6 +25,7 @@ def replicate(
     bucket_bytes: int = BUCKET_BYTES,
     init_sync: bool = True,
     broadcast_buffers: bool = True,
+    warns_of_unused: bool = True,
 ) -> Replica:
     """Train the same parameters on every rank: gradients are averaged in backward, while it runs.
 
@@ -48,6 +49,8 @@ def replicate(
     broadcast_buffers : bool
         Send buffers of rank 0 to all again in the first forward, while training, after each reduction: one message a
         dtype.
+    warns_of_unused : bool
+        Log a warning, once, that names parameters that got a gradient on no rank.
 
     Raises
     ------
@@ -68,6 +71,7 @@ def replicate(
         bucket_bytes=bucket_bytes,
         init_sync=init_sync,
         broadcast_buffers=broadcast_buffers,
+        warns_of_unused=warns_of_unused,
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import hpcdist
 import hpcdist.comm as dist
-from hpcdist import checkpoint, nn, parallel, train
+from hpcdist import checkpoint, nn, optim, parallel, train
 from hpcdist.autograd import Tensor
 from hpcdist.comm import Communicator, DeviceMesh, DryCommunicator, init_device_mesh, on_every_rank, on_one_rank
 from hpcdist.dtensor import Partial, Replicate, imove, move, redistribute
@@ -29,6 +29,12 @@ def replica(comm):
     made = parallel.replicate(model(), comm)
     made.module(Tensor(ONES)).sum().backward()
     return made
+
+
+def scaler(comm):
+    made = model()
+    made(Tensor(ONES)).sum().backward()
+    return parallel.ShardedGradScaler(process_group=comm), optim.SGD(made.parameters())
 
 
 def loss(comm):
@@ -103,6 +109,11 @@ CALLS |= {
     ),
     "parallel.replicate": (lambda comm: comm, lambda comm: parallel.replicate(model(), comm)),
     "parallel.Replica.reduce": (loss, lambda made: made.backward()),  # calls it
+    "parallel.DistributedDataParallel": (
+        lambda comm: comm,
+        lambda comm: parallel.DistributedDataParallel(model(), process_group=comm),
+    ),
+    "parallel.ShardedGradScaler": (lambda comm: comm, lambda comm: parallel.ShardedGradScaler(process_group=comm)),
     "comm.on_one_rank": (lambda comm: comm, lambda comm: on_one_rank(comm, int)),
     "comm.on_every_rank": (lambda comm: comm, lambda comm: on_every_rank(comm, int)),
     "train.told_once": (lambda comm: comm, lambda _: told()),
@@ -132,12 +143,26 @@ CALLS["comm.DeviceMesh.get_mesh_group"] = (
 CALLS |= of(
     "parallel.Replica",
     replica,
-    gather=lambda r: r.gather(r._units[0]),
-    home=lambda r: (r.module.zero_grad(), r.home(r._units[0], 0)),
+    gather=lambda r: r.gather(r._units[0].parameters),
+    home=lambda r: (r.module.zero_grad(), r.home(r.module.weight)),
+    unused_parameters=lambda r: r.unused_parameters(),
+    free=lambda r: r.free(),
     finish=lambda r: r.finish(),
     set_requires_gradient_sync=lambda r: r.set_requires_gradient_sync(False),
     no_sync=lambda r: r.no_sync().__enter__(),
     set_gradient_divide_factor=lambda r: r.set_gradient_divide_factor(2),
+)
+CALLS |= of(
+    "parallel.ShardedGradScaler",
+    scaler,
+    get_scale=lambda made: made[0].get_scale(),
+    is_enabled=lambda made: made[0].is_enabled(),
+    scale=lambda made: made[0].scale(Tensor(ONES)),
+    unscale_=lambda made: made[0].unscale_(made[1]),
+    step=lambda made: made[0].step(made[1]),
+    update=lambda made: made[0].update(2.0),
+    state_dict=lambda made: made[0].state_dict(),
+    load_state_dict=lambda made: made[0].load_state_dict(made[0].state_dict()),
 )
 
 
@@ -261,6 +286,7 @@ EXCLUDED = {
     "comm.Work": "waits for what a verb posted",
     "comm.get_default": "makes the process's own group; what it calls, init, is here",
     "elastic": "starts processes; has no communicator before the job has",
+    "parallel.DistributedDataParallel": "a module around a Replica: tests/ddp_suite.py counts what it communicates",
     "parallel.Replica": "made by replicate",
     "train.Loop": "its three methods are verbs on real data: tests/e2e runs them",
     "train.Strategy": "a protocol",
