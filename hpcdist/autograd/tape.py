@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -26,11 +26,14 @@ __all__ = [
     "Node",
     "apply",
     "backward",
+    "computing_again",
+    "computing_by",
     "enable_grad",
     "is_collecting",
     "is_grad_enabled",
     "is_queued",
     "is_replaying",
+    "keep",
     "mark",
     "no_grad",
     "queue_callback",
@@ -40,18 +43,26 @@ __all__ = [
 Edge: TypeAlias = "tuple[Node, int] | tuple[Tensor, None] | None"
 Pack: TypeAlias = Callable[[Array], Any]
 Unpack: TypeAlias = Callable[[Any], Array]
+Compute: TypeAlias = "Callable[[Op, list[Array], bool, dict[str, Any]], tuple[Any, tuple[Any, ...]]]"
 
 _sequence = itertools.count()
 
 
 class Node:
-    """One entry: an operation that ran, where its inputs came from, and what it saved."""
+    """One entry: an operation that ran, where its inputs came from, and what it saved.
 
-    __slots__ = ("attrs", "edges", "hooks", "op", "outputs", "saved", "seq")
+    Attributes
+    ----------
+    again : mapping of slot to function
+        Outputs that consumers refer to, rather than keep, from now on: those of the row, or none.
+    """
+
+    __slots__ = ("again", "attrs", "edges", "hooks", "op", "outputs", "saved", "seq")
 
     def __init__(self, op: Op, edges: list[Edge], saved: list[Any], attrs: dict[str, Any], outputs: list[Any]) -> None:
         self.op, self.edges, self.attrs, self.outputs = op, edges, attrs, outputs
         self.saved: list[Any] | None = saved
+        self.again: Mapping[int, Callable[..., Array]] = op.again
         self.seq = next(_sequence)
         self.hooks: list[tuple[int, Callable[[Array], Array | None]]] = []
 
@@ -67,13 +78,21 @@ class Node:
         return [unpack(value) if unpack else value for value, unpack in self.saved]
 
 
+def compute_row(op: Op, arrays: list[Array], recording: bool, attrs: dict[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """Return outputs and saved values of an operation."""
+    return op.forward(*arrays, recording=recording, **attrs) if op.plans else op.forward(*arrays, **attrs)
+
+
 class _Tape(threading.local):
     """What is being recorded and replayed on this thread."""
 
     def __init__(self) -> None:
         self.recording = True
         self.hooks: list[tuple[Pack, Unpack]] = []
+        self.held: Collection[int] = ()
+        self.compute: Compute = compute_row
         self.replays: list[Replay] = []
+        self.again = 0
 
 
 TAPE = _Tape()
@@ -109,7 +128,7 @@ def apply(op: Op, *inputs: Any, **attrs: Any) -> Any:
     recording = TAPE.recording and any([x.requires_grad for x in inputs])
     arrays = [x.data for x in inputs]
     try:
-        outputs, saved = op.forward(*arrays, recording=recording, **attrs) if op.plans else op.forward(*arrays, **attrs)
+        outputs, saved = TAPE.compute(op, arrays, recording, attrs)
     except (ValueError, TypeError, IndexError) as error:
         # not its own type: some of NumPy's take other arguments
         kind = next(k for k in (IndexError, TypeError, ValueError) if isinstance(error, k))
@@ -120,7 +139,7 @@ def apply(op: Op, *inputs: Any, **attrs: Any) -> Any:
         plain = tuple([Tensor(a) for a in results])
         return plain if many else plain[0]
     edges = [None if not x.requires_grad else (x, None) if x.node is None else (x.node, x.slot) for x in inputs]
-    node = Node(op, edges, _keep(saved, inputs), attrs, [(a.shape, a.dtype, allocator(a)) for a in results])
+    node = Node(op, edges, keep(saved, inputs), attrs, [(a.shape, a.dtype, allocator(a)) for a in results])
     tensors = tuple([_result(a, node, slot) for slot, a in enumerate(results)])
     return tensors if many else tensors[0]
 
@@ -129,10 +148,11 @@ def _result(array: Array, node: Node, slot: int) -> Tensor:
     return Tensor._of_node(array, node, slot) if array.dtype.kind in "fcV" else Tensor(array)
 
 
-def _keep(saved: tuple[Any, ...], inputs: tuple[Tensor, ...]) -> list[Any]:
+def keep(saved: Sequence[Any], inputs: Sequence[Tensor]) -> list[tuple[Any, Unpack | None]]:
     """Pack what a row saved: by reference to its node where it is cheap to compute again, else through the hooks."""
-    again = {id(x.data): x for x in inputs if x.node is not None and x.slot in x.node.op.again}
-    kept: list[Any] = []
+    again = {id(x.data): x for x in inputs if x.node is not None and x.slot in x.node.again}
+    again = {key: x for key, x in again.items() if key not in TAPE.held} if again and TAPE.held else again
+    kept: list[tuple[Any, Unpack | None]] = []
     for value in saved:
         source = again.get(id(value))
         if source is not None:
@@ -254,8 +274,8 @@ def is_queued(fn: Callable[[], None]) -> bool:
 
 
 def is_replaying() -> bool:
-    """Say whether a backward is running on this thread."""
-    return bool(TAPE.replays)
+    """Say whether a backward is running on this thread, or what it needs is being computed again."""
+    return bool(TAPE.replays) or TAPE.again > 0
 
 
 def mark() -> int:
@@ -293,13 +313,42 @@ def enable_grad() -> Any:
 
 
 @contextmanager
-def saved_values(pack: Pack, unpack: Unpack) -> Iterator[None]:
+def saved_values(pack: Pack, unpack: Unpack, *, held: Collection[int] | None = None) -> Iterator[None]:
     """Pass what is kept for backward through ``pack`` while active; backward reads it back through ``unpack``.
 
     Hooks form a chain: ``pack(array)`` returns NotImplemented for "not mine", and the next outer one is asked.
+
+    Parameters
+    ----------
+    held : collection of int, optional
+        The ``id`` of arrays that are passed through hooks even where a reference to their node would do.
     """
+    before = TAPE.held
     TAPE.hooks.append((pack, unpack))
+    TAPE.held = before if held is None else held
     try:
         yield
     finally:
         TAPE.hooks.pop()
+        TAPE.held = before
+
+
+@contextmanager
+def computing_by(compute: Compute) -> Iterator[None]:
+    """Have ``compute(op, arrays, recording, attrs)`` return outputs and saved values of operations in a block."""
+    before, TAPE.compute = TAPE.compute, compute
+    try:
+        yield
+    finally:
+        TAPE.compute = before
+
+
+@contextmanager
+def computing_again() -> Iterator[None]:
+    """Record in a block what was recorded before, for its saved values: see :func:`is_replaying`."""
+    TAPE.again += 1
+    try:
+        with enable_grad():
+            yield
+    finally:
+        TAPE.again -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hpcdist.autograd import Tensor
+from hpcdist.autograd import Tensor, is_replaying
 from hpcdist.errors import explain
 from hpcdist.nn import functional as F
 from hpcdist.nn.module import Module, Parameter
@@ -75,7 +75,7 @@ class BatchNorm1d(_ChannelNorm):
         y = F.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self._step(), self.eps
         )
-        if self.training:
+        if self.training and not is_replaying():
             self.num_batches_tracked.data[...] += 1
         return y
 

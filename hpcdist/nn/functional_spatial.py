@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hpcdist.array import namespace
-from hpcdist.autograd import Tensor, apply, ops
+from hpcdist.autograd import Tensor, apply, is_replaying, ops
 from hpcdist.errors import explain
 from hpcdist.nn.functional_conv import Sizes, numbers, versions
 
@@ -165,7 +165,8 @@ def batch_norm(
     Parameters
     ----------
     running_mean, running_var : Tensor (c,), optional
-        Used unless ``training``, and moved towards the batch's mean and unbiased variance if it is.
+        Used unless ``training``, and moved towards the batch's mean and unbiased variance if it is, unless backward
+        is running: what it computes again has been counted.
     weight, bias : Tensor (c,), optional
         Gain and shift of each channel.
     training : bool
@@ -185,6 +186,8 @@ def batch_norm(
         return apply(ops.BATCH_NORM_EVAL, x, running_mean, running_var, gain, shift, eps=eps)
     y, mean, var = apply(ops.BATCH_NORM, x, gain, shift, eps=eps)
     count = x.size // x.shape[1]
+    if is_replaying():
+        running_mean = running_var = None
     for running, now in ((running_mean, mean.data), (running_var, var.data * (count / (count - 1)))):
         if running is not None:
             running.data[...] = (1 - momentum) * running.data + momentum * now

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from hpcdist.parallel.bundle import Bundle
 from hpcdist.parallel.summation import RoundSum
 from hpcdist.parallel.walk import Round, Walk
 
-__all__ = ["Settings", "ShardedUnit", "entered", "units_below"]
+__all__ = ["Settings", "ShardedUnit", "current_walk", "entered", "units_below", "walking_again"]
 
 
 @dataclass
@@ -68,6 +68,7 @@ class _Running(threading.local):
         self.walk: Walk | None = None
         self.entered: list[ShardedUnit] = []
         self.last: ShardedUnit | None = None
+        self.again: Walk | None = None
 
 
 _running = _Running()
@@ -76,6 +77,21 @@ _running = _Running()
 def entered() -> tuple[ShardedUnit, ...]:
     """Return the units in whose forward this thread is, the outermost first."""
     return tuple(_running.entered)
+
+
+def current_walk() -> Walk | None:
+    """Return the way of the forward that this thread is in, or was in last."""
+    return _running.walk
+
+
+@contextmanager
+def walking_again(walk: Walk | None) -> Iterator[None]:
+    """Have units that are filled in backward stand on ``walk``, which the forward went whose part is computed again."""
+    before, _running.again = _running.again, walk
+    try:
+        yield
+    finally:
+        _running.again = before
 
 
 @dataclass(eq=False)
@@ -156,8 +172,8 @@ class ShardedUnit:
     def fill(self, _: Module) -> None:
         """Put whole parameters into their slots. Collective over the shard axis."""
         if is_replaying():  # computed again: nothing that is written down changes
-            self.walk.to_gather(self)
-            self._show([Tensor(a, leaf.requires_grad) for a, leaf in zip(self.gather(), self.leaves, strict=True)])
+            walk = _running.again or self.walk
+            self._refer(self._show_again(walk), walk)
             return
         if not _running.entered:
             self._begin()
@@ -190,22 +206,48 @@ class ShardedUnit:
         if is_grad_enabled():
             self.walk = walk
             walk.enter(self)
-            walk.uses[self] += shown[0].requires_grad
-            place_of = {id(t.data): i for i, t in enumerate(shown)}
-
-            def pack(value: Array) -> Any:
-                place = place_of.get(id(value))
-                if place is None:
-                    return NotImplemented
-                walk.need(self)
-                return place
-
-            hooks = saved_values(pack, functools.partial(self._unpacked, walk))
-            hooks.__enter__()
-            self._hooks.append(hooks)
+            walk.uses[self] += any(t.requires_grad for t in shown)
+            self._refer(shown, walk)
         else:
             self._hooks.append(nullcontext())
         self._show([t if p.requires_grad else t.detach() for t, p in zip(shown, self.leaves, strict=True)])
+
+    def _refer(self, shown: Sequence[Tensor], walk: Walk) -> None:
+        """Have the graph keep references in place of whole parameters until the slots are emptied."""
+        place_of = {id(t.data): i for i, t in enumerate(shown)}
+
+        def pack(value: Array) -> Any:
+            place = place_of.get(id(value))
+            if place is None:
+                return NotImplemented
+            walk.need(self)
+            return place
+
+        hooks = saved_values(pack, functools.partial(self._unpacked, walk))
+        hooks.__enter__()
+        self._hooks.append(hooks)
+
+    def _show_again(self, walk: Walk) -> list[Tensor]:
+        """Put whole parameters into their slots in backward. Collective over what lies on the way back to here."""
+        queue_callback(walk.finish)
+        walk.to_gather(self)
+        shown = [Tensor(a, leaf.requires_grad) for a, leaf in zip(self.gather(), self.leaves, strict=True)]
+        self._show(shown)
+        return shown
+
+    @contextmanager
+    def refilled(self, walk: Walk) -> Iterator[None]:
+        """Show whole parameters to a part of the forward that backward computes again.
+
+        Collective over what lies on the way back to where the unit was left.
+        """
+        before = [owner.slots[key] for owner, key, _ in self.slots]
+        try:
+            self._show_again(walk)
+            yield
+        finally:
+            for (owner, key, _), p in zip(self.slots, before, strict=True):
+                owner.slots[key] = p
 
     def _show(self, whole: Sequence[Tensor]) -> None:
         for owner, key, i in self.slots:
@@ -216,12 +258,12 @@ class ShardedUnit:
         """Put what rests back into the slots, and let go of whole parameters."""
         for (owner, key, _), p in zip(self.slots, self.resting, strict=True):
             owner.slots[key] = p
+        hooks = self._hooks.pop()
+        hooks.__exit__(None, None, None)
         if is_replaying():
             return
         is_root = _running.entered[0] is self
         _running.entered.pop()
-        hooks = self._hooks.pop()
-        hooks.__exit__(None, None, None)
         if not isinstance(hooks, nullcontext):
             self.walk.leave(self)
         self._left.add(module)

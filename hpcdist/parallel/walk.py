@@ -58,6 +58,7 @@ class Walk:
         self.uses: Counter[Stop] = Counter()
         self._events: list[tuple[Stop, bool]] = []
         self._needed: set[Stop] = set()
+        self._left: list[Stop] = []
         self._place = -1
         self.is_under_way = False
 
@@ -72,6 +73,21 @@ class Walk:
         if (stop, False) in self._events:
             self._events.remove((stop, False))
         self._events.append((stop, False))
+        self._left.append(stop)
+
+    @property
+    def num_left(self) -> int:
+        """How often units have been left."""
+        return len(self._left)
+
+    def gather_together(self, start: int) -> None:
+        """Have backward gather all units here that were left since ``num_left`` was ``start``.
+
+        A part of the forward that is computed again needs all of them before the first of them is reduced.
+        """
+        for stop in dict.fromkeys(self._left[start:]):
+            self.need(stop)
+            self.leave(stop)
 
     def need(self, stop: Stop) -> None:
         """Note that backward will look at the parameters of a unit."""

@@ -114,6 +114,20 @@ CALLS |= {
         lambda comm: parallel.DistributedDataParallel(model(), process_group=comm),
     ),
     "parallel.ShardedGradScaler": (lambda comm: comm, lambda comm: parallel.ShardedGradScaler(process_group=comm)),
+    "parallel.checkpoint": (lambda _: model(), lambda made: parallel.checkpoint(made, Tensor(ONES)).sum().backward()),
+    "parallel.checkpoint_sequential": (
+        lambda _: model(),
+        lambda made: parallel.checkpoint_sequential([made, made], 2, Tensor(ONES)).sum().backward(),
+    ),
+    "parallel.checkpoint_wrapper": (lambda _: model(), parallel.checkpoint_wrapper),
+    "parallel.apply_activation_checkpointing": (
+        lambda _: nn.Sequential(model()),
+        lambda made: parallel.apply_activation_checkpointing(made, check_fn=lambda _: True),
+    ),
+    "parallel.create_selective_checkpoint_contexts": (
+        lambda _: ["linear"],
+        parallel.create_selective_checkpoint_contexts,
+    ),
     "comm.on_one_rank": (lambda comm: comm, lambda comm: on_one_rank(comm, int)),
     "comm.on_every_rank": (lambda comm: comm, lambda comm: on_every_rank(comm, int)),
     "train.told_once": (lambda comm: comm, lambda _: told()),
