@@ -8,12 +8,19 @@ import threading
 import numpy as np
 import pytest
 
+import hpcdist as hd
 from hpcdist import autograd, manual_seed, nn, optim
 from hpcdist.autograd import Tensor, no_grad
 from hpcdist.comm import init_device_mesh
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.nn import functional as F
-from hpcdist.parallel import DistributedDataParallel, ShardedGradScaler, fully_shard, replicate
+from hpcdist.parallel import (
+    DistributedDataParallel,
+    ShardedGradScaler,
+    apply_activation_checkpointing,
+    fully_shard,
+    replicate,
+)
 
 STEPS = 20
 SIZES = {"vocab_size": 13, "seq": 7, "num_layers": 3, "num_heads": 3, "width": 12}
@@ -504,6 +511,33 @@ def check_unfreezing_keeps_gradients(comm):
     assert model.grads() == {"a": 2 * comm.size, "b": comm.size, "c": 2 * comm.size, "d": None}
 
 
+def check_unfreezing_and_evaluation(comm):
+    """Buckets change when training goes on; a part that is called by itself does not know."""
+    model = mlp()
+    model[1].requires_grad_(False)
+    replicate(model, comm)
+    model[1].requires_grad_(True)
+    with no_grad(), CommDebugMode() as mode:
+        model(data(0))
+    assert mode.get_total_counts() == 0
+    with pytest.raises(RuntimeError, match="called by itself"):
+        model[1](data(0))
+    (model(data(comm.rank)) ** 2).sum().backward()
+    assert_close(grads_of(model), alone(*(data(r) for r in range(comm.size))), 1 / comm.size)
+
+
+def check_all_frozen(comm):
+    model = mlp()
+    replicate(model, comm)
+    model.requires_grad_(False)
+    with CommDebugMode() as mode:
+        assert not model(data(0)).requires_grad
+    assert mode.get_comm_counts() == {"object": 1}
+    with CommDebugMode() as mode:
+        model(data(0))
+    assert mode.get_total_counts() == 0
+
+
 def check_replaced_parameters_are_refused(comm):
     model = mlp()
     replicate(model, comm)
@@ -584,6 +618,37 @@ def check_outputs_that_nothing_uses(comm):
     assert len(kept) == comm.rank + 1
 
 
+def check_complex(comm):
+    weight = np.array([1 + 1j, 2 - 1j, 0.5j])
+
+    def gradient(model, rank):
+        y = model(Tensor(np.array([1.0 + rank, 2j, 1 - 1j])))
+        (hd.real(y) ** 2 + hd.imag(y) ** 2).sum().backward()
+        return model.weight.grad
+
+    def made():
+        model = Scale()
+        model.weight = nn.Parameter(weight.copy())
+        return model
+
+    model = made()
+    replicate(model, comm)
+    found = gradient(model, comm.rank)
+    np.testing.assert_allclose(found, np.mean([gradient(made(), r) for r in range(comm.size)], 0), rtol=1e-12)
+
+
+def check_checkpointed(comm):
+    """What is computed again in backward is gathered again, and reduced once."""
+    model = mlp()
+    apply_activation_checkpointing(model, check_fn=lambda m: type(m) is nn.Linear)
+    replicate(model, comm, bucket_bytes=1)
+    with CommDebugMode() as mode:
+        (model(data(comm.rank)) ** 2).sum().backward()
+    assert mode.get_comm_counts() == {"all_reduce": 4}
+    found = dict(zip(alone(data(0)), grads_of(model).values(), strict=True))
+    assert_close(found, alone(*(data(r) for r in range(comm.size))), 1 / comm.size)
+
+
 # ---------------------------------------------------------------- errors
 def check_error_in_forward(comm, everywhere):
     model = DistributedDataParallel(Counting(), process_group=comm)
@@ -648,6 +713,17 @@ def check_free(comm):
 
 
 # ---------------------------------------------------------------- scaled losses
+def check_plain_scaler(comm):
+    """Gradients that were reduced are the same everywhere: all skip, though one rank alone met infinity."""
+    model = DistributedDataParallel(Scale(), process_group=comm)
+    sgd, scaler = optim.SGD(model.parameters(), lr=1.0), optim.GradScaler(init_scale=2.0)
+    x = Tensor(np.array([np.inf if comm.rank == comm.size - 1 else 1.0]))
+    scaler.scale(model(x).sum()).backward()
+    scaler.step(sgd)
+    scaler.update()
+    assert (scaler.get_scale(), _number(model.module.weight.data)) == (1.0, 1.0)
+
+
 def check_scaler(comm, unscale, enabled=True):
     """Only the last rank's shard of a gradient is not finite: all skip the step, and halve the scale."""
     manual_seed(2)
@@ -699,14 +775,19 @@ CHECKS = [
     check_hooks,
     check_unfreezing,
     check_unfreezing_keeps_gradients,
+    check_unfreezing_and_evaluation,
+    check_all_frozen,
     check_replaced_parameters_are_refused,
     check_tied,
     check_two_forwards_one_backward,
     check_forwards_of_which_some_come_later,
     check_one_forward_two_backwards,
     check_outputs_that_nothing_uses,
+    check_complex,
+    check_checkpointed,
     *(_with(check, everywhere) for check in (check_error_in_forward, check_error_in_backward) for everywhere in (0, 1)),
     check_free,
+    check_plain_scaler,
     *(_with(check_scaler, unscale) for unscale in (True, False)),
     _with(check_scaler, False, False),
 ]

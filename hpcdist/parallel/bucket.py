@@ -23,7 +23,7 @@ class Bucket:
     buffer : array
         What is reduced: gradients side by side, then ``present``.
     present : array
-        (parameters,): above 0 where there is a gradient; once reduced, where a rank has one.
+        (parameters,): not 0 where there is a gradient; once reduced, where a rank has one.
     had, found : list of bool
         Where this rank had one when they were reduced last, and where any rank had.
     """
@@ -64,7 +64,7 @@ class Bucket:
     # ---- after it
     def open(self) -> None:
         """Let gradients be written again; a parameter that got none on any rank, or is frozen by now, has none."""
-        self.found = [bool(present > 0) for present in to_host(self.present)]
+        self.found = to_host(self.present).astype(bool).tolist()
         for i, (p, found) in enumerate(zip(self.parameters, self.found, strict=True)):
             home = _open(p)
             self._whole[i] = p.grad = home.view() if found and p.requires_grad else None

@@ -115,17 +115,16 @@ class Replica:
     # ---- before a forward
     def _before_forward(self, _: Module) -> None:
         """Make up for what has changed since the last one. Collective over the communicator, if something has."""
-        if is_replaying():
+        if not _is_training():
             return
         if self._reducing:
             self._recover()
         if self._trained().keys() != self._names.keys():
             self._form_buckets()
-        if is_grad_enabled():
-            self._tell_of_drift()
-            if self._buffers_due and self.module.training and self._sends_buffers:
-                self._buffers_due = False
-                send_first_together(self.comm, (buffer for _, buffer in self.module.named_buffers()))
+        self._tell_of_drift()
+        if self._buffers_due and self.module.training and self._sends_buffers:
+            self._buffers_due = False
+            send_first_together(self.comm, (buffer for _, buffer in self.module.named_buffers()))
 
     def _tell_of_drift(self) -> None:
         if self._unreduced and all(p.grad is None for bucket in self._buckets for p in bucket.parameters):
@@ -137,9 +136,9 @@ class Replica:
     # ---- the exchange of a unit
     def gather(self, parameters: Sequence[Tensor]) -> tuple[Array, ...]:
         """Return the parameters themselves."""
-        if self._reducing and not is_replaying():
+        if self._reducing and _is_training():
             self._recover()
-        if not self._names.keys() >= {id(p) for p in parameters}:
+        if _is_training() and not self._names.keys() >= {id(p) for p in parameters}:
             what = "replicate: a parameter was unfrozen, and a part of the module is called by itself"
             raise RuntimeError(explain(what, do="call the module that was replicated once, on every rank"))
         return tuple(p.data for p in parameters)
@@ -267,3 +266,8 @@ class Replica:
         for bucket in self._buckets:
             bucket.dissolve()
         self.comm.free()
+
+
+def _is_training() -> bool:
+    """Say whether a forward that begins here is recorded, and for the first time."""
+    return is_grad_enabled() and not is_replaying()
