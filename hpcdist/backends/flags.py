@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from hpcdist import config
 
-__all__ = ["disable_kernel", "kernel_enabled", "kernels"]
+__all__ = ["disable_kernel", "disabled_kernels", "kernel_enabled", "kernels"]
 
 _ALL = "*"
 _off: set[str] = set(config.environment().kernels_off)
@@ -21,6 +21,11 @@ def kernel_enabled(name: str) -> bool:
 def disable_kernel(name: str) -> None:
     """Switch the compiled form of kernel ``name`` off for the rest of the process; ``"*"`` means all."""
     _off.add(name)
+
+
+def disabled_kernels() -> tuple[str, ...]:
+    """Return the names of kernels whose compiled form is switched off, sorted; ``"*"`` means all."""
+    return tuple(sorted(_off))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from hpcdist.backends import cpu
+from hpcdist.backends import cpu, rounding
 from hpcdist.backends.parent import is_worker
 from hpcdist.comm import local
 from hpcdist.comm.communicator import Communicator
@@ -53,7 +53,8 @@ def init(
         Whether ranks compare their calls before they communicate, so that what does not fit together is an error on
         every rank. Default: HPCDIST_CHECK, or as in ``comm`` if that is ours. Ranks that are threads always do.
     reproducible : bool
-        Ask for results that do not depend on the number of ranks; fixes the number of threads at 1 or ``threads``.
+        Ask for losses and weights that have the same bits at any number of data-parallel ranks, on one kind of machine;
+        fixes the number of threads at 1 or ``threads``. Other axes, such as tensor-parallel ones, change bits.
     threads : int, optional
         Threads a rank of BLAS and of compiled kernels. Default: what the user's variables say, else this rank's share
         of the cores; a host code's settings are left alone.
@@ -64,7 +65,8 @@ def init(
     Raises
     ------
     LaunchError
-        If several processes were started but each finds itself alone, or no MPI can be loaded, or in a worker.
+        If several processes were started but each finds itself alone, or no MPI can be loaded, or in a worker; or if
+        ``reproducible`` ranks would round differently (threads, BLAS, CPU, kernels), on every rank.
     ValueError
         If the time limit is no positive number.
     """
@@ -76,6 +78,8 @@ def init(
     group = _open(comm, timeout_s, check, reproducible, owned=abort_on_error is not False)
     if threads is not None or reproducible or comm is None:
         cpu.set_threads(1 if reproducible and threads is None else threads, _local_size(group))
+    if reproducible and group.size > 1:
+        _check_rounding(group)
     if abort_on_error or (abort_on_error is None and comm is None):
         _guard(group)
     _remember(group)
@@ -157,6 +161,13 @@ def _local_size(group: Communicator) -> int:
     """Return how many ranks share this node, by asking the launcher, else the ranks."""
     place = launched(os.environ)
     return group.split_node().size if place is None else place.local_size
+
+
+def _check_rounding(group: Communicator) -> None:
+    """Make sure that all ranks have what decides about bits. Collective over the group."""
+    everyone = group.all_gather_object(rounding.settings())
+    for rank, theirs in enumerate(everyone):
+        rounding.check_same(f"on rank {rank} than on rank 0", theirs, everyone[0])
 
 
 def _guard(group: Communicator) -> None:

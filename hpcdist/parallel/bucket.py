@@ -69,6 +69,12 @@ class Bucket:
             home = _open(p)
             self._whole[i] = p.grad = home.view() if found and p.requires_grad else None
 
+    def clear(self) -> None:
+        """Let gradients be written again, from nothing."""
+        for p in self.parameters:
+            _open(p)
+            p.grad = None
+
     def settle(self, factor: float) -> None:
         """Divide sums by ``factor``, show them to hooks of parameters, and add them to what was there before."""
         if self.op is ReduceOp.SUM and factor != 1:

@@ -122,6 +122,14 @@ class DistributedDataParallel(Module):
         """Divide the sum over ranks by ``factor``; the default is the number of ranks."""
         self.replica.set_gradient_divide_factor(factor)
 
+    def turns(self, of: int) -> range:
+        """Return which of ``of`` micro-batches this rank works on, in order."""
+        return self.replica.turns(of)
+
+    def micro_batch(self, index: int, *, of: int) -> AbstractContextManager[None]:
+        """Run the forward and the backward of one of :meth:`turns` in a block: the last one reduces the sum."""
+        return self.replica.micro_batch(index, of=of)
+
     def unused_parameters(self) -> Unused:
         """Return the names of parameters that got no gradient; see :meth:`Replica.unused_parameters`."""
         return self.replica.unused_parameters()

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, is_grad_enabled, is_replaying, queue_callback
 from hpcdist.comm import Communicator, ReduceOp
+from hpcdist.data.plan import assign
 from hpcdist.dtensor.tensor import local_of
 from hpcdist.errors import explain
 from hpcdist.nn import Module
@@ -230,6 +231,26 @@ class Replica:
             yield
         finally:
             self._sync = before
+
+    def turns(self, of: int) -> range:
+        """Return which of ``of`` micro-batches this rank works on, in order: neighbouring ones."""
+        return assign(of, self.comm.size, self.comm.rank)
+
+    @contextmanager
+    def micro_batch(self, index: int, *, of: int) -> Iterator[None]:
+        """Run the forward and the backward of one of :meth:`turns` in a block: the last one reduces the sum."""
+        turns = self._checked_turns(index, of)
+        before, self._sync = self._sync, self._sync and index == turns[-1]
+        try:
+            yield
+        finally:
+            self._sync = before
+
+    def _checked_turns(self, index: int, of: int) -> range:
+        turns = self.turns(of)
+        if index not in turns:
+            raise ValueError(explain("micro_batch: index", got=index, expected=f"one of {[*turns]}"))
+        return turns
 
     def set_gradient_divide_factor(self, factor: float) -> None:
         """Divide the sum over ranks by ``factor``; the default is the number of ranks."""

@@ -11,6 +11,7 @@ from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
 from hpcdist.parallel.alike import check_same, described
 from hpcdist.parallel.replica import Replica
+from hpcdist.parallel.tree_replica import TreeReplica
 
 __all__ = ["BUCKET_BYTES", "replicate"]
 
@@ -32,6 +33,9 @@ def replicate(
     Collective over the mesh. Moves about ``2 (size - 1) / size`` of the gradients' bytes per rank and step.
     Deferred parameters are drawn. What is frozen or unfrozen later, on every rank alike, counts from the next forward
     on.
+
+    In reproducible runs (``hd.init(reproducible=True)``) gradients are added up by a tree over micro-batches, and bits
+    do not depend on the number of ranks; run each micro-batch in a block of ``micro_batch``: see :class:`TreeReplica`.
 
     Parameters
     ----------
@@ -64,7 +68,8 @@ def replicate(
     check_same(comm, "parameters", [described(*named) for named in module.named_parameters()])
     check_same(comm, "buffers", [described(*named) for named in module.named_buffers()])
     _check_trains(module)
-    return Replica(
+    kind = TreeReplica if comm.reproducible else Replica
+    return kind(
         module,
         comm,
         _repeated(module) if units is None else [m for m in units if m is not module],

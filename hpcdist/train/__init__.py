@@ -7,7 +7,7 @@ from hpcdist.train.loop import Loop, Samples, Strategy
 from hpcdist.train.metrics import Metrics
 from hpcdist.train.options import option, parse_options
 from hpcdist.train.progress import Progress
-from hpcdist.train.state import TrainState
+from hpcdist.train.state import TrainState, fixed_bits
 
 __all__ = [
     "Loop",
@@ -16,6 +16,7 @@ __all__ = [
     "Samples",
     "Strategy",
     "TrainState",
+    "fixed_bits",
     "open_folder",
     "option",
     "parse_options",

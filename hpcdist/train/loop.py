@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,12 @@ import numpy as np
 from hpcdist import checkpoint, parallel
 from hpcdist.array import Array
 from hpcdist.autograd import no_grad, random
+from hpcdist.backends import rounding
 from hpcdist.comm import Communicator
-from hpcdist.data import BatchPlan, DataLoader
+from hpcdist.data import BatchPlan, DataLoader, deal
 from hpcdist.data.order import Indices
 from hpcdist.errors import explain
+from hpcdist.parallel import tree
 from hpcdist.train.metrics import Metrics
 from hpcdist.train.progress import Progress
 from hpcdist.train.state import TrainState
@@ -31,8 +33,11 @@ VALIDATION_SAMPLES = 128
 class Strategy(Protocol):
     """What the loop asks of a model that was placed on a mesh."""
 
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Only add to gradients in a block."""
+    def turns(self, of: int) -> Sequence[int | None]:
+        """Return which of ``of`` micro-batches this rank works on; None: on any one, which does not count."""
+
+    def micro_batch(self, index: Any, *, of: int) -> AbstractContextManager[None]:
+        """Run the forward and the backward of one of ``turns`` in a block."""
 
     def set_gradient_divide_factor(self, factor: float) -> None:
         """Divide the sum of gradients over ranks by ``factor``."""
@@ -50,6 +55,9 @@ class Samples(Protocol):
 @dataclass
 class Loop:
     """Train ``state`` to ``steps`` steps.
+
+    Where ``comm`` is reproducible, losses, norms and weights have the same bits at any number of data-parallel ranks,
+    on one kind of machine and at one number of threads; that of tensor-parallel ranks changes them.
 
     Attributes
     ----------
@@ -89,6 +97,7 @@ class Loop:
     data_comm: Communicator | None = None
     val_loss: float = math.nan
     _trouble: Exception | None = field(default=None, init=False)
+    _rounding: rounding.Settings | None = field(default=None, init=False)
 
     def run(self) -> None:
         """Train, validate and save.
@@ -102,16 +111,14 @@ class Loop:
         CheckpointError, OSError
             If something cannot be written; on every rank.
         """
-        if self.strategy is not None:
-            self.strategy.set_gradient_divide_factor(1)  # micro-batches carry their share of the global batch
-        begin = self.state.samples_seen
-        sharing = self._sharing
-        mine = self.plan.assign(sharing.size, sharing.rank)
-        batches: Generator[Any, None, None] = iter(DataLoader(self.samples, self._indices(begin, mine)))
+        turns = self._turns()
+        self._rounding = rounding.settings() if self.comm.reproducible else None
+        indices = self._indices(self.state.samples_seen, turns)
+        batches: Generator[Any, None, None] = iter(DataLoader(self.samples, indices))
         with Metrics(self.folder) as metrics, self.progress, closing(batches):
             while self.state.step < self.steps:
                 start = time.perf_counter()
-                loss = self._step(batches, mine)
+                loss = self._step(batches, turns)
                 rate = self.plan.global_batch * self.units_per_sample / (time.perf_counter() - start)
                 name = f"{self.progress.unit}_per_s"
                 record = {"step": self.state.step, "loss": loss, name: rate, **self._validated()}
@@ -125,33 +132,57 @@ class Loop:
     def _sharing(self) -> Communicator:
         return self.comm if self.data_comm is None else self.data_comm
 
-    def _sum_over_ranks(self, totals: list[float]) -> Array:
-        """Add up over the ranks that share a batch. Collective over ``comm``, whose ranks all get the same."""
-        copies = self.comm.size // self._sharing.size
-        return self.comm.all_reduce(np.array(totals, np.float64)) / copies
+    def _turns(self) -> Sequence[int | None]:
+        """Return which micro-batches of a step this rank works on, in order; None: on any one, which does not count."""
+        mine = self.plan.assign(self._sharing.size, self._sharing.rank)
+        if self.strategy is not None:
+            self.strategy.set_gradient_divide_factor(1)  # micro-batches carry their share of the global batch
+            return self.strategy.turns(self.plan.num_micro)
+        if self.comm.reproducible:
+            do = "place the model with replicate or fully_shard, on one rank too"
+            raise ValueError(explain("reproducible: strategy", got=None, expected="one", do=do))
+        return mine
 
-    def _indices(self, position: int, mine: range) -> Iterator[Any]:
+    def _add_up(self, terms: dict[int, float], *counts: float) -> list[float]:
+        """Return the sum of terms, which have indices, and of counts, over the ranks that share a batch.
+
+        Collective over ``comm``, whose ranks all get the same.
+        """
+        if self.comm.reproducible:
+            told = self.comm.all_gather_object((terms, counts))
+            known = {index: term for some, _ in reversed(told) for index, term in some.items()}
+            by_count = zip(*(told_counts for _, told_counts in told), strict=True)
+            return [tree.total(known[index] for index in sorted(known)), *map(sum, by_count)]
+        own = 0.0
+        for term in terms.values():
+            own += term
+        copies = self.comm.size // self._sharing.size
+        totals: list[float] = (self.comm.all_reduce(np.array([own, *counts])) / copies).tolist()
+        return totals
+
+    def _indices(self, position: int, turns: Sequence[int | None]) -> Iterator[Any]:
         """Yield the samples of this rank's micro-batches, step after step."""
         for step in range(self.steps - self.state.step):
             parts = self.plan.micro_batches(position + step * self.plan.global_batch)
-            yield from (parts[i] for i in mine)
+            yield from (parts[-1 if turn is None else turn] for turn in turns)
 
-    def _step(self, batches: Iterator[Any], mine: range) -> float:
+    def _step(self, batches: Iterator[Any], turns: Sequence[int | None]) -> float:
         """Take one step and return the loss: the mean over the global batch."""
-        model, optimizer = self.state.model, self.state.optimizer
+        model, optimizer, num_micro = self.state.model, self.state.optimizer, self.plan.num_micro
         optimizer.zero_grad()
-        total = 0.0
-        for part in mine:
+        terms: dict[int, float] = {}
+        for turn in turns:
             batch = next(batches)
             share = len(batch[0]) / self.plan.global_batch
             with (
-                nullcontext() if part == mine[-1] or self.strategy is None else self.strategy.no_sync(),
-                random.at(step=self.state.step, part=part),
+                nullcontext() if self.strategy is None else self.strategy.micro_batch(turn, of=num_micro),
+                random.at(step=self.state.step, part=num_micro - 1 if turn is None else turn),
             ):
                 loss = model(*batch)
-                loss.backward(share)
-            total += share * loss.item()
-        mean = self._agreed_mean(total)
+                loss.backward(0.0 if turn is None else share)
+            if turn is not None:
+                terms[turn] = share * loss.item()
+        mean = self._agreed_mean(terms)
         norm = parallel.clip_grad_norm_(model.parameters(), self.max_norm)
         self._check_finite(f"the norm of the gradients of step {self.state.step + 1}", norm)
         optimizer.step()
@@ -160,13 +191,13 @@ class Loop:
         self.state.samples_seen += self.plan.global_batch
         return mean
 
-    def _agreed_mean(self, total: float) -> float:
-        """Add ``total`` up over ranks; an error that one of them holds back, or a loss that is no number, ends all."""
-        mean, troubled = self._sum_over_ranks([total, float(self._trouble is not None)])
+    def _agreed_mean(self, terms: dict[int, float]) -> float:
+        """Add the terms up over ranks; an error that one of them holds back, or a loss that is no number, ends all."""
+        mean, troubled = self._add_up(terms, float(self._trouble is not None))
         if troubled:
             self.comm.agree(self._trouble)
         self._check_finite(f"the loss of step {self.state.step + 1}", mean)
-        return float(mean)
+        return mean
 
     def _check_finite(self, what: str, value: float) -> None:
         """Object to a number that is not finite, and the same on every rank."""
@@ -209,13 +240,19 @@ class Loop:
         samples = np.linspace(0, len(self.held_out) - 1, count).astype(np.int64)
         parts = [samples[i : i + self.plan.micro_batch] for i in range(0, count, self.plan.micro_batch)]
         model = self.state.model.eval()
-        total = 0.0
+        terms: dict[int, float] = {}
         with no_grad():
-            for part in parts[self._sharing.rank :: self._sharing.size]:
-                total += len(part) / count * model(*self.held_out.batch(part)).item()
+            for turn in deal(len(parts), self._sharing.size, self._sharing.rank):
+                part = parts[0 if turn is None else turn]  # with any one it takes part in gathering parameters
+                loss = model(*self.held_out.batch(part)).item()
+                if turn is not None:
+                    terms[turn] = len(part) / count * loss
         model.train()
-        return float(self._sum_over_ranks([total])[0])
+        return self._add_up(terms)[0]
 
     def save(self) -> None:
         """Write a checkpoint of this step. Collective over the communicator."""
+        if self._rounding is not None:
+            with self.comm.agreed():
+                rounding.check_same("since the run began", rounding.settings(), self._rounding)
         checkpoint.save(self.folder, self.state.state_dict(), step=self.state.step, comm=self.comm)

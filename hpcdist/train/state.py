@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdist.autograd import Tensor, random
+from hpcdist.backends import rounding
+from hpcdist.comm import Communicator
+from hpcdist.data import BatchPlan
 from hpcdist.dtensor import DTensor, Layout
 from hpcdist.errors import CheckpointError, explain
 from hpcdist.nn import Module
 from hpcdist.optim import LambdaLR, Optimizer
 
-__all__ = ["TrainState"]
+__all__ = ["TrainState", "fixed_bits"]
 
 
 @dataclass
@@ -111,7 +114,8 @@ class TrainState:
                         f"resume: {name.split('/')[1]} is not that of the run",
                         got=value,
                         expected=state[name],
-                        do="go on with the seed, data, sequence length and model that the run was started with",
+                        do="go on with the seed, data, sequence length and model that the run was started with; "
+                        "with --reproducible also with its micro-batches, machines, libraries and threads",
                     )
                 )
 
@@ -123,7 +127,7 @@ class TrainState:
                 explain(
                     "resume: the checkpoint is of another model, or of no run at all",
                     got=f"nothing named {missing[0]}",
-                    do="go on with the sizes that the run was started with",
+                    do="go on with the sizes and flags that the run was started with",
                 )
             )
 
@@ -131,6 +135,16 @@ class TrainState:
         # the rates are the schedule's, and what the run says now counts for the other options
         groups: list[dict[str, Any]] = self.optimizer.state_dict()["param_groups"]
         return groups
+
+
+def fixed_bits(comm: Communicator, plan: BatchPlan) -> dict[str, int | str]:
+    """Return what a reproducible run adds to :attr:`TrainState.fixed`: micro-batches, and all that decides about bits.
+
+    Nothing if ``comm`` is not reproducible. The number of ranks is not in it.
+    """
+    if not comm.reproducible:
+        return {}
+    return {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch, **rounding.settings()}
 
 
 # ---------------------------------------------------------------- distributed parameters

@@ -164,6 +164,8 @@ CALLS |= of(
     finish=lambda r: r.finish(),
     set_requires_gradient_sync=lambda r: r.set_requires_gradient_sync(False),
     no_sync=lambda r: r.no_sync().__enter__(),
+    turns=lambda r: r.turns(8),
+    micro_batch=lambda r: r.micro_batch(4, of=8).__enter__(),
     set_gradient_divide_factor=lambda r: r.set_gradient_divide_factor(2),
 )
 CALLS |= of(
