@@ -50,10 +50,10 @@ class MixedPrecisionPolicy:
         floating = data.dtype.kind in "fV"
         return data.dtype if self.param_dtype is None or not floating else np.dtype(self.param_dtype)
 
-    def computes(self, data: Array) -> Any:
-        """Return the dtype in which a gathered parameter is computed with."""
+    def computes(self, data: Array, like: Array) -> Any:
+        """Return the dtype in which a gathered parameter is computed with where ``like`` is."""
         travels = self.travels(data)
-        if travels == data.dtype or is_device(data):
+        if travels == data.dtype or is_device(like):
             return travels
         return wide(np.empty(0, travels)).dtype
 
@@ -70,7 +70,7 @@ class MixedPrecisionPolicy:
 
     def _rounded(self, x: Any) -> Any:
         """Return values of ``param_dtype``, in the dtype that is computed with."""
-        return x.to(self.param_dtype).to(self.computes(x.data))
+        return x.to(self.param_dtype).to(self.computes(x.data, x.data))
 
 
 def _cast(value: Any, cast: Callable[[Any], Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from hpcdist.autograd import is_replaying, random
-from hpcdist.parallel.sharded import current_walk, entered, walking_again
+from hpcdist.parallel.running import current_walk, entered, walking_again
 
 __all__ = ["Standpoint"]
 

@@ -47,32 +47,35 @@ class Walk:
     ----------
     round : Round, optional
         The micro-batches of this forward and of those of other ranks at the same time.
-    uses : Counter of Stop
-        How often each unit was entered, less how often backward has come through.
     is_under_way : bool
         Whether a backward has begun and not ended.
+    has_failed : bool
+        Whether one has ended in an error.
     """
 
     def __init__(self, round: Round | None = None) -> None:
         self.round = round
-        self.uses: Counter[Stop] = Counter()
-        self._events: list[tuple[Stop, bool]] = []
+        self._events: dict[tuple[Stop, bool], None] = {}  # in order
+        self._uses: Counter[Stop] = Counter()
         self._needed: set[Stop] = set()
         self._left: list[Stop] = []
+        # of the backward that is under way
+        self.is_under_way = self.has_failed = False
+        self._order: list[tuple[Stop, bool]] = []
+        self._index: dict[tuple[Stop, bool], int] = {}
+        self._come: Counter[Stop] = Counter()
         self._place = -1
-        self.is_under_way = False
 
     # ---- forward
-    def enter(self, stop: Stop) -> None:
-        """Note that a unit was entered: the first time counts."""
-        if (stop, True) not in self._events:
-            self._events.append((stop, True))
+    def enter(self, stop: Stop, *, trains: bool) -> None:
+        """Note that a unit was entered: the first time counts; and whether backward will come through."""
+        self._events.setdefault((stop, True))
+        self._uses[stop] += trains
 
     def leave(self, stop: Stop) -> None:
         """Note that a unit was left: the last time counts."""
-        if (stop, False) in self._events:
-            self._events.remove((stop, False))
-        self._events.append((stop, False))
+        self._events.pop((stop, False), None)
+        self._events[stop, False] = None
         self._left.append(stop)
 
     @property
@@ -93,33 +96,48 @@ class Walk:
         """Note that backward will look at the parameters of a unit."""
         self._needed.add(stop)
 
+    # ---- backward
     def after(self, stop: Stop) -> Stop | None:
         """Return the unit that is gathered next on the way back, after ``stop``."""
-        place = self._events.index((stop, False))
-        following = (s for s, entered in reversed(self._events[:place]) if not entered and s in self._needed)
+        place = self._index[stop, False]
+        following = (s for s, entered in reversed(self._order[:place]) if not entered and s in self._needed)
         return next(following, None)
 
-    # ---- backward
+    def come(self, stop: Stop) -> bool:
+        """Note that backward has come through one use of a unit, and say whether that was the last one."""
+        self._begin()
+        self._come[stop] += 1
+        return self._come[stop] == self._uses[stop]
+
     def to_gather(self, stop: Stop) -> None:
         """Walk to where ``stop`` was left, if it was. Collective over what lies on the way."""
-        if (stop, False) in self._events:
-            self._walk(self._events.index((stop, False)))
+        self._begin()
+        place = self._index.get((stop, False))
+        if place is not None:
+            self._walk(place)
 
     def to_reduce(self, stop: Stop) -> None:
         """Walk to where ``stop`` was entered. Collective over what lies on the way."""
-        self._walk(self._events.index((stop, True)))
+        self._begin()
+        self._walk(self._index[stop, True])
 
     def finish(self) -> None:
         """Walk the rest of the way. Collective over what lies on it."""
+        self._begin()
         self._walk(0)
         self.is_under_way = False
 
-    def _walk(self, place: int) -> None:
+    def _begin(self) -> None:
         if not self.is_under_way:
-            self.is_under_way, self._place = True, len(self._events)
+            self.is_under_way, self._order = True, list(self._events)
+            self._index = {event: place for place, event in enumerate(self._order)}
+            self._come.clear()
+            self._place = len(self._order)
+
+    def _walk(self, place: int) -> None:
         while self._place > place:
             self._place -= 1
-            stop, entered = self._events[self._place]
+            stop, entered = self._order[self._place]
             if entered:
                 stop.reduce(self)
             elif stop in self._needed:

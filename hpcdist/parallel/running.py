@@ -1,0 +1,48 @@
+"""The forward of sharded units that runs on this thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from hpcdist.parallel.walk import Walk
+
+if TYPE_CHECKING:
+    from hpcdist.parallel.sharded import ShardedUnit
+
+__all__ = ["RUNNING", "current_walk", "entered", "walking_again"]
+
+
+class _Running(threading.local):
+    """Its way, the units that have been entered, the root first, and the one that was entered last."""
+
+    def __init__(self) -> None:
+        self.walk = Walk()
+        self.entered: list[ShardedUnit] = []
+        self.last: ShardedUnit | None = None
+        self.again: Walk | None = None
+
+
+RUNNING = _Running()
+
+
+def entered() -> tuple[ShardedUnit, ...]:
+    """Return the units in whose forward this thread is, the outermost first."""
+    return tuple(RUNNING.entered)
+
+
+def current_walk() -> Walk:
+    """Return the way of the forward that this thread is in, or was in last."""
+    return RUNNING.walk
+
+
+@contextmanager
+def walking_again(walk: Walk | None) -> Iterator[None]:
+    """Have units that are filled in backward stand on ``walk``, which the forward went whose part is computed again."""
+    before, RUNNING.again = RUNNING.again, walk
+    try:
+        yield
+    finally:
+        RUNNING.again = before

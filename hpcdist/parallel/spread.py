@@ -1,0 +1,130 @@
+"""Shards side by side: how parameters that are cut for the ranks of a communicator lie in one message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpcdist.array import Array
+from hpcdist.autograd import Tensor, empty
+from hpcdist.comm import Communicator, Work
+from hpcdist.comm.work import Done, Then
+from hpcdist.dtensor import Shard
+from hpcdist.dtensor.cut import Cut, Runs, cut, put, take
+
+__all__ = ["Piece", "Spread", "split"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A parameter, as the ranks of an axis see it.
+
+    Attributes
+    ----------
+    leaf : Tensor
+        What this rank holds.
+    shape : tuple of int
+        Of all that these ranks hold together.
+    shard : Shard, optional
+        How it is cut; None: every rank holds all of it (no dimension can be cut).
+    cut : Cut, optional
+        What each rank holds.
+    """
+
+    leaf: Tensor
+    shape: tuple[int, ...]
+    shard: Shard | None = None
+    cut: Cut | None = None
+
+    @classmethod
+    def of(cls, leaf: Tensor, shape: tuple[int, ...], shard: Shard | None, size: int) -> Piece:
+        """Return a parameter of ``shape`` that is cut for ``size`` ranks as ``shard`` says."""
+        return cls(leaf, shape, shard).among(size)
+
+    def among(self, size: int) -> Piece:
+        """Return the parameter as it is cut for ``size`` ranks."""
+        return self if self.shard is None else replace(self, cut=cut(self.shard, self.shape[self.dim], size))
+
+    @property
+    def dim(self) -> int:
+        """The dimension that is cut."""
+        return 0 if self.shard is None else self.shard.dim
+
+    def runs(self, rank: int) -> Runs:
+        """Return what ``rank`` holds of the cut dimension."""
+        assert self.cut is not None
+        return self.cut.runs[rank]
+
+    def shape_at(self, rank: int) -> tuple[int, ...]:
+        """Return the shape of what ``rank`` holds."""
+        if self.cut is None:
+            return self.shape
+        return (*self.shape[: self.dim], self.cut.sizes[rank], *self.shape[self.dim + 1 :])
+
+
+class Spread:
+    """Pieces that are cut, side by side, for every rank of a communicator.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+        All of them cut.
+    comm : Communicator
+
+    Attributes
+    ----------
+    sizes : list of int
+        How many elements each rank holds.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], comm: Communicator) -> None:
+        self.pieces, self.comm = [piece.among(comm.size) for piece in pieces], comm
+        self.sizes = [sum(map(math.prod, self.shapes(rank))) for rank in range(comm.size)]
+
+    def shapes(self, rank: int) -> list[tuple[int, ...]]:
+        """Return the shapes of what ``rank`` holds."""
+        return [piece.shape_at(rank) for piece in self.pieces]
+
+    def views(self, flat: Array) -> list[Array]:
+        """Return the parts of what this rank holds."""
+        return split(flat, self.shapes(self.comm.rank))
+
+    def part_of(self, whole: Sequence[Array], dtype: Any) -> Array:
+        """Return what this rank keeps of whole arrays."""
+        flat = empty((self.sizes[self.comm.rank],), dtype, whole[0])
+        for piece, array, view in zip(self.pieces, whole, self.views(flat), strict=True):
+            view[...] = take(array, piece.dim, piece.runs(self.comm.rank))
+        return flat
+
+    def gather(self, flat: Array, dtype: Any) -> list[Array]:
+        """Return whole arrays of what all ranks hold. Collective over the communicator."""
+        received = flat if self.comm.size == 1 else self.comm.all_gather(flat, sizes=self.sizes)
+        return self._joined(received, dtype)
+
+    def igather(self, flat: Array, dtype: Any) -> Work[list[Array]]:
+        """Post :meth:`gather`. Collective over the communicator."""
+        if self.comm.size == 1:
+            return Done(self._joined(flat, dtype))
+        return Then(self.comm.iall_gather(flat, sizes=self.sizes), lambda received: self._joined(received, dtype))
+
+    def _joined(self, received: Array, dtype: Any) -> list[Array]:
+        """Return whole arrays of what the ranks have sent, one after the other."""
+        whole = [empty(piece.shape, dtype, received) for piece in self.pieces]
+        shapes = [shape for rank in range(self.comm.size) for shape in self.shapes(rank)]
+        parts = iter(split(received, shapes))
+        for rank in range(self.comm.size):
+            for piece, array in zip(self.pieces, whole, strict=True):
+                put(array, piece.dim, piece.runs(rank), next(parts))
+        return whole
+
+
+def split(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Return arrays of these shapes that lie one after the other in ``flat``."""
+    parts, start = [], 0
+    for shape in shapes:
+        stop = start + math.prod(shape)
+        parts.append(flat[start:stop].reshape(shape))
+        start = stop
+    return parts
