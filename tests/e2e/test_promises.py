@@ -8,6 +8,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from reproducible_suite import looped
 
 from hpcdist import checkpoint, nn
 from hpcdist.autograd import Tensor, manual_seed, random
@@ -46,6 +47,21 @@ def test_any_communicator(tmp_path):
         """,
     )
     assert "any communicator" in out
+
+
+def test_same_bits_at_any_rank_count(tmp_path):
+    """With ``reproducible=True`` losses and weights are bit-equal on 1 to 4 ranks, replicated or sharded."""
+
+    def rank(comm, kind):
+        found = looped(comm, kind, tmp_path / f"{kind}{comm.size}", 5, num_micro=12)
+        return found.pop("losses"), {name: value.tobytes() for name, value in found.items()}
+
+    expected = local.run(1, rank, "ddp", reproducible=True)[0]
+    for kind, size in (("ddp", 2), ("ddp", 3), ("ddp", 4), ("fsdp", 1), ("fsdp", 2), ("fsdp", 3), ("hsdp", 4)):
+        for found in local.run(size, rank, kind, reproducible=True):
+            assert found == expected, (kind, size)
+    fast = local.run(2, rank, "ddp")[0]
+    assert fast[1] != expected[1]
 
 
 def test_same_start_on_any_mesh(tmp_path):
