@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcdist.data import BatchPlan, assign
+from hpcdist.data import BatchPlan, assign, deal
 from hpcdist.data.order import epoch_order
 
 patient = settings(deadline=None)
@@ -102,3 +102,14 @@ def test_bad_sizes(sizes):
 def test_negative_position():
     with pytest.raises(ValueError, match="-1"):
         BatchPlan(5, 2, micro_batch=1).micro_batches(-1)
+
+
+@pytest.mark.parametrize("num_micro", range(1, 14))
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 7])
+def test_dealt_micro_batches_come_in_rounds(num_micro, num_ranks):
+    hands = [deal(num_micro, num_ranks, rank) for rank in range(num_ranks)]
+    assert len({len(hand) for hand in hands}) == 1
+    rounds = [index for one in zip(*hands, strict=True) for index in one]
+    assert rounds == [*range(num_micro), *[None] * (-num_micro % num_ranks)]
+    with pytest.raises(ValueError, match="rank"):
+        deal(num_micro, num_ranks, num_ranks)
