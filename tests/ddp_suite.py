@@ -669,11 +669,12 @@ def check_error_in_forward(comm, everywhere):
     assert mode.get_comm_counts()["all_reduce"] == 1
 
 
-def check_error_in_backward(comm, everywhere):
+def check_error_in_backward(comm, everywhere, place=1):
+    """Every backward counts, also one that failed: what it has not reduced the next forward makes up for."""
     model = mlp()
     armed = [everywhere or comm.rank == comm.size - 1]
     replicate(model, comm, bucket_bytes=1)
-    layer = model[1]
+    layer = model[place]
 
     def forward(x):
         y = nn.Linear.forward(layer, x)
@@ -689,6 +690,32 @@ def check_error_in_backward(comm, everywhere):
     model.zero_grad()
     (model(data(comm.rank)) ** 2).sum().backward()
     assert_close(grads_of(model), alone(*(data(r) for r in range(comm.size))), 1 / comm.size)
+
+
+def check_error_in_backward_with_buffers(comm):
+    """The rank that failed makes up for its reductions before it takes part in sending buffers."""
+    model = Counting()
+    ddp = DistributedDataParallel(model, process_group=comm)
+    armed = [comm.rank == comm.size - 1]
+    forward = model.layer.forward
+
+    def failing(x):
+        y = forward(x)
+        y.register_hook(lambda _: 1 / 0 if armed[0] else None)
+        return (model.layer.weight * 0).sum() + y
+
+    model.layer.forward = failing
+    x = Tensor(np.full((2, 3), 1.0 + comm.rank))
+    with contextlib.suppress(ZeroDivisionError):
+        ddp(x).backward()
+    armed[0] = False
+    for _ in range(2):
+        model.zero_grad()
+        ddp(x).backward()
+    grads = comm.all_gather_object((grads_of(model), model.sum.data - 2.0 * (1 + comm.rank)))
+    for other, buffer in grads:
+        assert_close(other, grads[0][0])
+        np.testing.assert_array_equal(buffer, grads[0][1])
 
 
 def check_free(comm):
@@ -785,7 +812,9 @@ CHECKS = [
     check_outputs_that_nothing_uses,
     check_complex,
     check_checkpointed,
-    *(_with(check, everywhere) for check in (check_error_in_forward, check_error_in_backward) for everywhere in (0, 1)),
+    *(_with(check_error_in_forward, everywhere) for everywhere in (False, True)),
+    *(_with(check_error_in_backward, everywhere, place) for everywhere in (False, True) for place in (0, 1, 3)),
+    check_error_in_backward_with_buffers,
     check_free,
     check_plain_scaler,
     *(_with(check_scaler, unscale) for unscale in (True, False)),

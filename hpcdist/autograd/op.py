@@ -46,6 +46,8 @@ class Op:
         Outputs whose gradient the vjp uses as its own work space.
     gives_saved : bool
         Whether the vjp hands out arrays that it saved.
+    missed : function ``(**attrs)``, optional
+        Called when a backward fails before it comes to this node.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Op:
     home: Callable[..., tuple[Array, float]] | None = None
     overwrites: tuple[int, ...] = ()
     gives_saved: bool = False
+    missed: Callable[..., None] | None = None
     plans: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -107,6 +107,15 @@ class Replay:
     def run(self, seeds: Sequence[tuple[Tensor, Array]]) -> None:
         """Collect the gradients of all that the seeded tensors were computed from."""
         self._find([root.node for root, _ in seeds if root.node is not None])
+        try:
+            self._replay_all(seeds)
+        except BaseException:
+            for node in self._nodes.values():
+                if node.op.missed is not None:
+                    node.op.missed(**node.attrs)
+            raise
+
+    def _replay_all(self, seeds: Sequence[tuple[Tensor, Array]]) -> None:
         useful = self._useful()
         for root, seed in seeds:
             into = self._into((root, None) if root.node is None else (root.node, root.slot), useful)

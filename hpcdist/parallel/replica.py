@@ -167,6 +167,10 @@ class Replica:
             self._start_next()
         self.comm.poll()
 
+    def missed(self) -> None:
+        """Take note that the reductions of a backward that has failed here are due: others wait for them."""
+        self._reducing |= self._sync
+
     def _start_next(self) -> None:
         bucket = self._buckets[self._started]
         self._started += 1

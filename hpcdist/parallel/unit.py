@@ -33,6 +33,9 @@ class Exchange(Protocol):
     def reduce(self, unit: Unit) -> None:
         """Take note that a backward has come through one use of this unit."""
 
+    def missed(self) -> None:
+        """Take note that a backward has failed before it came through a use of a unit."""
+
 
 class Unit:
     """Parameters that one module, or what lies below it, needs in its forward.
@@ -125,4 +128,9 @@ def _gather_vjp(into: Any, grads: Any, saved: Any, use: _Use) -> None:  # noqa: 
             target.give(gradient)
 
 
-GATHER = define("gather", _gather, _gather_vjp, home=lambda slot, use: use.home(slot))
+def _missed(use: _Use) -> None:
+    if is_collecting():
+        use.unit.exchange.missed()
+
+
+GATHER = define("gather", _gather, _gather_vjp, home=lambda slot, use: use.home(slot), missed=_missed)

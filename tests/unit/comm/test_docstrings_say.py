@@ -160,6 +160,7 @@ CALLS |= of(
     gather=lambda r: r.gather(r._units[0].parameters),
     home=lambda r: (r.module.zero_grad(), r.home(r.module.weight)),
     unused_parameters=lambda r: r.unused_parameters(),
+    missed=lambda r: r.missed(),
     free=lambda r: r.free(),
     finish=lambda r: r.finish(),
     set_requires_gradient_sync=lambda r: r.set_requires_gradient_sync(False),
