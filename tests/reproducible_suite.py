@@ -40,10 +40,10 @@ def batch(step, index, num_micro):
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def trained(comm, kind, num_micro, num_steps=5, model=None, **options):
+def trained(comm, kind, num_micro, num_steps=5, model=None, placed=None, **options):
     """Return losses by step and micro-batch, norms, weights and moments of a run of one's own."""
     model = model or model_of()
-    strategy = place(model, comm, kind, **options)
+    strategy = placed or place(model, comm, kind, **options)
     optimizer = optim.AdamW(model.named_parameters(), lr=3e-3)
     losses, norms = {}, []
     for step in range(num_steps):

@@ -223,6 +223,35 @@ def test_a_step_that_failed_on_all_ranks_begins_anew(kind, at):
     np.testing.assert_array_equal(on(2, main)[0], on(1, clean)[0])
 
 
+@pytest.mark.parametrize(("kind", "failing"), [("ddp", {0}), ("ddp", {0, 1}), ("fsdp", {0, 1})])
+def test_after_a_backward_that_failed(kind, failing):
+    """DDP: others wait for one that failed, until it begins the next step."""
+
+    def fail(_):
+        raise ZeroDivisionError
+
+    def main(comm):
+        model = model_of()
+        strategy = place(model, comm, kind)
+        *early, last = strategy.turns(4)
+        for turn in early:
+            with strategy.micro_batch(turn, of=4):
+                model(*batch(9, turn, 4)).backward()
+        with strategy.micro_batch(last, of=4):
+            loss = model(*batch(9, last, 4))
+            if comm.rank in failing:
+                remove = (model.blocks[1].mlp.fc1.bias if kind == "fsdp" else loss).register_hook(fail)
+                with pytest.raises(ZeroDivisionError):
+                    loss.backward()
+                remove()
+            else:
+                loss.backward()
+        model.zero_grad()
+        return trained(comm, kind, 7, model=model, placed=strategy)
+
+    assert_same(on(2, main)[1], alone(7))
+
+
 def test_freezing_within_a_step_is_refused():
     def main(comm):
         model = model_of()
