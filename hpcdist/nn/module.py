@@ -7,6 +7,8 @@ after its forward, and they wrap its call (``around``). Names never change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -40,7 +42,7 @@ class Module:
     children : dict of str to Module
         Modules it is made of.
     pre, post : list of function ``(module) -> None``
-        Run before and after ``forward``, also when it raises; ``post`` in reverse order.
+        Run before and after ``forward``; all of ``post``, in reverse order, also when something raises before.
     around : list of function ``(call) -> call``
         Wrap a call, hooks included; the last is the outermost.
     training : bool
@@ -122,22 +124,24 @@ class Module:
         raise TypeError(f"{type(self).__name__} defines no forward for {len(args) + len(kwargs)} arguments")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call: Callable[..., Any] = self._call
+        return self.through(self.forward, *args, **kwargs)
+
+    def through(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method as ``forward`` is: hooks run, and the call is wrapped."""
+        call: Callable[..., Any] = partial(self._call, method)
         for wrap in self.around:
             call = wrap(call)
         return call(*args, **kwargs)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        done = 0
-        try:
+    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.pre and not self.post:
+            return method(*args, **kwargs)
+        with ExitStack() as stack:
+            for hook in self.post:
+                stack.callback(hook, self)
             for hook in self.pre:
                 hook(self)
-                done += 1
-            return self.forward(*args, **kwargs)
-        finally:
-            if done == len(self.pre):
-                for hook in reversed(self.post):
-                    hook(self)
+            return method(*args, **kwargs)
 
     # ---- walking the tree
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:

@@ -4,11 +4,13 @@ from hpcdist.parallel.clip import clip_grad_norm_
 from hpcdist.parallel.ddp import DistributedDataParallel
 from hpcdist.parallel.explain import explain_plan
 from hpcdist.parallel.features import ColwiseParallel, RowwiseParallel
-from hpcdist.parallel.fsdp_module import FSDPModule
+from hpcdist.parallel.fsdp_module import FSDPModule, register_fsdp_forward_method
 from hpcdist.parallel.fully_shard import fully_shard
+from hpcdist.parallel.fully_shard_arguments import DataParallelMeshDims
 from hpcdist.parallel.gpt import gpt_plan
 from hpcdist.parallel.loss import loss_parallel
 from hpcdist.parallel.mixed_precision import MixedPrecisionPolicy
+from hpcdist.parallel.offload import CPUOffloadPolicy, OffloadPolicy
 from hpcdist.parallel.prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from hpcdist.parallel.recompute import (
     apply_activation_checkpointing,
@@ -24,10 +26,13 @@ from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
 
 __all__ = [
+    "CPUOffloadPolicy",
     "ColwiseParallel",
+    "DataParallelMeshDims",
     "DistributedDataParallel",
     "FSDPModule",
     "MixedPrecisionPolicy",
+    "OffloadPolicy",
     "ParallelStyle",
     "PrepareModuleInput",
     "PrepareModuleInputOutput",
@@ -47,5 +52,6 @@ __all__ = [
     "gpt_plan",
     "loss_parallel",
     "parallelize_module",
+    "register_fsdp_forward_method",
     "replicate",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
+from hpcdist.array import Array
 from hpcdist.comm import Work
 from hpcdist.comm.work import Done, Then
 from hpcdist.data.plan import deal
@@ -14,7 +16,7 @@ from hpcdist.nn import Module
 from hpcdist.parallel.sharded import ShardedUnit, units_below
 from hpcdist.parallel.walk import Round
 
-__all__ = ["FSDPModule", "fsdp_class"]
+__all__ = ["FSDPModule", "fsdp_class", "register_fsdp_forward_method"]
 
 
 class FSDPModule:
@@ -98,6 +100,21 @@ class FSDPModule:
             raise ValueError(explain("set_gradient_divide_factor", got=factor, expected="a number above 0"))
         self._set("factor", float(factor), recurse)
 
+    def set_all_reduce_hook(self, hook: Callable[[Array], object] | None, *, recurse: bool = True) -> None:
+        """Have ``hook(flat)`` see, and perhaps change in place, the reduced gradients of each message; None: nobody.
+
+        It is called where they are complete: after reductions over shards, and over copies if there are any.
+        """
+        self._set("all_reduce_hook", hook, recurse)
+
+    def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
+        """Accept torch's switch, which changes nothing: ranks send sums, and divide."""
+        _check_flag("set_force_sum_reduction_for_comms", enable)
+
+    def set_reduce_scatter_unused_params(self, enable: bool, *, recurse: bool = True) -> None:  # noqa: ARG002 (torch's)
+        """Accept torch's switch: ranks that do not use a parameter always take part in its reduction."""
+        _check_flag("set_reduce_scatter_unused_params", enable)
+
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Say whether the next backward is the last one before a step: before it, parameters may stay whole."""
         self._set("reshards_after_backward", is_last_backward, True)
@@ -112,6 +129,11 @@ class FSDPModule:
         """Say whether parameters are let go of after backward; kept, they are those of before the optimizer's step."""
         _check_flag("set_reshard_after_backward", reshard_after_backward)
         self._set("reshards_after_backward", reshard_after_backward, recurse)
+
+    def set_unshard_in_backward(self, unshard_in_backward: bool) -> None:
+        """Say whether backward gathers this unit on its way, or only if it needs a parameter."""
+        _check_flag("set_unshard_in_backward", unshard_in_backward)
+        self._set("unshards_in_backward", unshard_in_backward, False)
 
     # ---- what is gathered ahead
     def set_modules_to_forward_prefetch(self, modules: Sequence[Module]) -> None:
@@ -130,6 +152,16 @@ class FSDPModule:
         for unit in self._units(recurse=True):
             unit.recover()
 
+    # ---- what a sharded module cannot do
+    def to(self, dtype: Any) -> Self:
+        """Raise: messages have been laid out for the dtypes that there were."""
+        do = "cast the module before fully_shard, or pass a MixedPrecisionPolicy"
+        raise ValueError(explain(f"{type(self).__name__}.to", got=dtype, do=do))
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        do = "build the module again, shard it alike, and load_state_dict"
+        raise TypeError(explain(f"a {type(self).__name__} cannot be copied: its ranks share messages", do=do))
+
     # ---- what they share
     def _units(self, *, recurse: bool) -> list[ShardedUnit]:
         assert isinstance(self, Module)
@@ -143,6 +175,25 @@ class FSDPModule:
 def fsdp_class(kind: type[Module]) -> type[Module]:
     """Return the class of sharded modules of a kind: named FSDP and its name, as torch's."""
     return type(f"FSDP{kind.__name__}", (FSDPModule, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+
+
+def register_fsdp_forward_method(module: Module, method_name: str) -> None:
+    """Have another method of a sharded module (``generate``, say) find whole parameters, as ``forward`` does.
+
+    Also below it: what it calls of other sharded modules gathers for itself. A module that is not sharded is left as
+    it is.
+
+    Raises
+    ------
+    ValueError
+        If there is no such method.
+    """
+    method = getattr(module, method_name, None)
+    if not callable(method):
+        what = f"register_fsdp_forward_method: {type(module).__name__}.{method_name}"
+        raise ValueError(explain(what, got=method, expected="a method"))
+    if isinstance(module, FSDPModule):
+        module.__dict__[method_name] = functools.wraps(method)(functools.partial(module.through, method))
 
 
 def _sharded(what: str, modules: Sequence[Module]) -> list[ShardedUnit]:

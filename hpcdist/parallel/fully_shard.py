@@ -24,7 +24,7 @@ from hpcdist.parallel.fully_shard_arguments import (
 )
 from hpcdist.parallel.mixed_precision import MixedPrecisionPolicy
 from hpcdist.parallel.offload import CPUOffloadPolicy, OffloadPolicy
-from hpcdist.parallel.resting import Chooses, Resting, computing, rest, whole_shape
+from hpcdist.parallel.resting import Chooses, Resting, computing, rest, resting_layout, whole_shape
 from hpcdist.parallel.settings import Settings
 from hpcdist.parallel.sharded import ShardedUnit
 
@@ -80,7 +80,7 @@ def fully_shard(
     Raises
     ------
     ValueError, TypeError
-        The same on every rank: if there is nothing to shard, or it is sharded, or modules differ between ranks.
+        The same on every rank, before anything is changed: if a module is sharded, or never called, or ranks differ.
     """
     options: dict[str, Any] = {
         "reshard_after_forward": reshard_after_forward,
@@ -115,13 +115,15 @@ def _shard(
         left_out = {id(p) for p in ignored_params}
         slots = [slot for m in modules for slot in _left(m, left_out)]
         described = [(key, str(p.dtype), p.requires_grad, whole_shape(p)) for _, key, p in slots]
+        chooses = shard_placement_fn or (lambda _: Shard(0))
+        for _, _, p in slots:
+            resting_layout(p, mesh, chooses)  # before anything is changed
     check_same(comm, [(reshards, policy, offload_policy), *described])
     if comm.rank == 0:
         warn(modules)
-    chooses, offloads = shard_placement_fn or (lambda _: Shard(0)), isinstance(offload_policy, CPUOffloadPolicy)
-    with comm.agreed():
-        distinct = {id(p): p for _, _, p in slots}
-        resting = {key: rest(p, mesh, chooses, offloads=offloads) for key, p in distinct.items()}
+    offloads = isinstance(offload_policy, CPUOffloadPolicy)
+    distinct = {id(p): p for _, _, p in slots}
+    resting = {key: rest(p, mesh, chooses, offloads=offloads) for key, p in distinct.items()}
     unit = _unit(modules, slots, mesh, resting, policy, reshards)
     for m in modules:
         object.__setattr__(m, "__class__", fsdp_class(type(m)))

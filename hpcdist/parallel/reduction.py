@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcdist.array import Array, is_device, to_host
-from hpcdist.autograd import Tensor, empty
+from hpcdist.autograd import Tensor
 from hpcdist.autograd.replay import Leaf
 from hpcdist.autograd.tape import is_collecting
 from hpcdist.comm import Communicator, ReduceOp
 from hpcdist.errors import explain
 from hpcdist.parallel.bucket import tell
 from hpcdist.parallel.bundle import Bundle
+from hpcdist.parallel.collection import Bundles, Collection
 from hpcdist.parallel.settings import Settings
 from hpcdist.parallel.summation import RoundSum
 from hpcdist.parallel.walk import Round
 
-__all__ = ["Bundles", "Reduction", "check_round"]
-
-Bundles = list[tuple[Bundle, list[int]]]
-"""What travels together, and the places of its pieces among the unit's parameters."""
+__all__ = ["Reduction", "check_round"]
 
 
 class Reduction:
@@ -53,25 +51,18 @@ class Reduction:
         self.shards, self.replicas = shards, replicas if replicas is None or replicas.size > 1 else None
         self.into: Sequence[Any] = [None] * len(leaves)
         self._of_leaf = {id(leaf): i for i, leaf in enumerate(leaves)}
-        self._bundle_of = {place: (b, i) for b, places in bundles for i, place in enumerate(places)}
         self.sums = [RoundSum(shards, replicas) for _ in bundles]
         self.discard()
 
     def discard(self) -> None:
         """Forget gradients that have been collected, and not reduced."""
-        self._collected: list[Array | None] = [None] * len(self.leaves)
-        self._asked: list[Array | None] = [None] * len(self.leaves)
+        self._collected, self._asked = (Collection(self.bundles, len(self.leaves)) for _ in range(2))
         self._unreduced: list[Array | None] = [None] * len(self.bundles)
 
-    def home(self, place: int) -> tuple[Array, float]:
-        """Return the memory in which a gradient is collected, and how (as ``Into.place``)."""
-        gradients = self._collected if is_collecting() else self._asked
-        there = gradients[place]
-        if there is not None:
-            return there, 1.0
-        bundle, i = self._bundle_of[place]
-        made = gradients[place] = empty(bundle.pieces[i].shape, bundle.computes, bundle.like)
-        return made, 0.0
+    @property
+    def collection(self) -> Collection:
+        """What the backward that is running adds to: ``autograd.grad`` has its own."""
+        return self._collected if is_collecting() else self._asked
 
     def reduce(self, round: Round | None) -> None:
         """Reduce gradients and hand them over, unless they are to be added to first.
@@ -81,10 +72,7 @@ class Reduction:
         collecting = is_collecting()
         if collecting and not self.settings.syncs:
             return
-        if collecting:
-            gradients, self._collected = self._collected, [None] * len(self.leaves)
-        else:
-            gradients, self._asked = self._asked, [None] * len(self.leaves)
+        gradients = self.collection.take()
         for i, (bundle, places) in enumerate(self.bundles):
             if any([self.leaves[place].requires_grad for place in places]):
                 received = self._reduced(i, [gradients[place] for place in places], round, collecting)

@@ -16,7 +16,7 @@ from hpcdist.dtensor.cut import cut, take
 from hpcdist.nn.deferral import Deferred, draw
 from hpcdist.parallel.spread import Piece
 
-__all__ = ["Chooses", "Resting", "computing", "rest", "whole_shape"]
+__all__ = ["Chooses", "Resting", "computing", "rest", "resting_layout", "whole_shape"]
 
 Chooses = Callable[[Any], Shard | None]
 """Says which dimension of a parameter is cut."""
@@ -51,7 +51,7 @@ def rest(p: Any, mesh: DeviceMesh, chooses: Chooses, *, offloads: bool) -> Resti
     made = _tied(p)
     if made is not None and set(mesh.axis_names) <= set(made.device_mesh.axis_names):
         return Resting(made, mesh, is_new=False, like=made.data.reshape(-1)[:0])
-    layout = _layout(p, mesh, chooses)
+    layout = resting_layout(p, mesh, chooses)
     if isinstance(p, Deferred):
         leaf = p.stored(_drawn(p, layout))
         like = leaf.data.reshape(-1)[:0]
@@ -90,7 +90,7 @@ def _tied(p: Any) -> DTensor | None:
     return p if made is None and isinstance(p, DTensor) else made
 
 
-def _layout(p: Any, mesh: DeviceMesh, chooses: Chooses) -> Layout:
+def resting_layout(p: Any, mesh: DeviceMesh, chooses: Chooses) -> Layout:
     """Return shards along the last axis of ``mesh``, copies along one before it, and else what there is."""
     shard: Placement = Invariant()
     if p.ndim:

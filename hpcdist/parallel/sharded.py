@@ -12,11 +12,13 @@ from typing import Any
 
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, apply, define, is_grad_enabled, is_replaying, queue_callback, saved_values
+from hpcdist.autograd.tape import TAPE
 from hpcdist.comm import Communicator, Work
 from hpcdist.dtensor import DTensor, Layout
 from hpcdist.errors import explain
 from hpcdist.nn import Module
-from hpcdist.parallel.reduction import Bundles, Reduction, check_round
+from hpcdist.parallel.collection import Bundles
+from hpcdist.parallel.reduction import Reduction, check_round
 from hpcdist.parallel.references import Reference, References
 from hpcdist.parallel.running import RUNNING
 from hpcdist.parallel.settings import Settings
@@ -126,7 +128,9 @@ class ShardedUnit:
         for (owner, key, _), p in zip(self.slots, self.resting, strict=True):
             if owner.slots.get(key) is not p:
                 what = f"{type(module).__name__}: its parameter {key!r} is not the one that was sharded"
-                raise RuntimeError(explain(what, do="write into it (load_state_dict), or replace it before fully_shard"))
+                raise RuntimeError(
+                    explain(what, do="write into it (load_state_dict), or replace it before fully_shard")
+                )
 
     def _enter(self) -> None:
         if not RUNNING.entered:
@@ -155,7 +159,7 @@ class ShardedUnit:
     def _record(self) -> None:
         """Enter whole parameters into the graph, and keep the graph from keeping them."""
         walk = RUNNING.walk
-        shown = apply(SHARDED, *self.leaves, unit=self, walk=walk)
+        shown = apply(SHARDED, *self.leaves, use=_Use(self, walk))
         if is_grad_enabled():
             self.walk = walk
             walk.enter(self, trains=any([t.requires_grad for t in shown]))
@@ -169,9 +173,7 @@ class ShardedUnit:
         references = References([t.data for t in shown], lambda: walk.need(self))
 
         def unpack(reference: Reference) -> Array:
-            queue_callback(walk.finish)
-            walk.to_gather(self)
-            return reference.of(self.gather())
+            return reference.of(self._reach(walk))
 
         hooks = saved_values(references.pack, unpack)
         hooks.__enter__()
@@ -179,11 +181,16 @@ class ShardedUnit:
 
     def _show_again(self, walk: Walk) -> list[Tensor]:
         """Put whole parameters into their slots in backward. Collective over what lies on the way back to here."""
-        queue_callback(walk.finish)
-        walk.to_gather(self)
-        shown = [Tensor(a, leaf.requires_grad) for a, leaf in zip(self.gather(), self.leaves, strict=True)]
+        shown = [Tensor(a, leaf.requires_grad) for a, leaf in zip(self._reach(walk), self.leaves, strict=True)]
         self._show(shown)
         return shown
+
+    def _reach(self, walk: Walk) -> list[Array]:
+        """Return whole parameters after the forward. Collective over what lies on the way back to where it was left."""
+        if TAPE.replays:  # else a gradient is computed with a graph of its own: there will be a backward through that
+            queue_callback(walk.finish)
+            walk.to_gather(self)
+        return self.gather()
 
     @contextmanager
     def refilled(self, walk: Walk) -> Iterator[None]:
@@ -296,12 +303,21 @@ def units_below(module: Module) -> list[ShardedUnit]:
     return list(dict.fromkeys(found))
 
 
-def _forward(*_: Array, unit: ShardedUnit, walk: Walk) -> Any:  # noqa: ARG001 (backward needs it)
-    return tuple(unit.gather()), ()
+@dataclass(eq=False)
+class _Use:
+    """One use of a unit, on its way."""
+
+    unit: ShardedUnit
+    walk: Walk
 
 
-def _vjp(into: Any, _grads: Any, _saved: Any, *, unit: ShardedUnit, walk: Walk) -> None:
-    unit.replayed(walk, into)
+def _forward(*_: Array, use: _Use) -> Any:
+    return tuple(use.unit.gather()), ()
 
 
-SHARDED = define("gather_shards", _forward, _vjp, home=lambda slot, unit, walk: unit.reduction.home(slot))  # noqa: ARG005
+def _vjp(into: Any, grads: Any, _saved: Any, *, use: _Use) -> None:
+    use.unit.reduction.collection.complete(use, grads)
+    use.unit.replayed(use.walk, into)
+
+
+SHARDED = define("gather_shards", _forward, _vjp, home=lambda slot, use: use.unit.reduction.collection.home(slot, use))

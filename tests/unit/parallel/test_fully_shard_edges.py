@@ -1,0 +1,32 @@
+"""Unusual programs with fully_shard on thread ranks: the bodies of tests/fsdp_edges_suite.py."""
+
+import fsdp_edges_suite as suite
+import pytest
+
+from hpcdist.comm.local import run
+
+SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
+
+
+@SIZES
+@pytest.mark.parametrize("name", suite.PROGRAMS)
+def test_program(name, size):
+    run(size, suite.check_program, name)
+
+
+@SIZES
+@pytest.mark.parametrize(
+    "check",
+    [
+        suite.check_shared_module,
+        suite.check_views_are_not_kept,
+        suite.check_result_that_is_a_parameter,
+        suite.check_values_are_those_of_now,
+        suite.check_last_backward,
+        suite.check_failing_hooks,
+        suite.check_failing_backward_forgets_all,
+        suite.check_what_is_replaced,
+    ],
+)
+def test_edges(size, check):
+    run(size, check)
