@@ -1,8 +1,10 @@
 """Replicated training against a single process: bodies of tests that take a communicator."""
 
 import contextlib
+import copy
 import functools
 import logging
+import pickle
 import threading
 
 import numpy as np
@@ -718,6 +720,20 @@ def check_error_in_backward_with_buffers(comm):
         np.testing.assert_array_equal(buffer, grads[0][1])
 
 
+def check_copies(comm):
+    model = DistributedDataParallel(mlp(), process_group=comm)
+    for wrong in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="copied or pickled"):
+            wrong(model.module)
+    for given in (model, model.module):
+        averaged = optim.AveragedModel(given)
+        averaged.update_parameters(model)
+        with CommDebugMode() as mode:
+            (averaged(data(0)) ** 2).sum().backward()
+        assert mode.get_total_counts() == 0
+        assert_close(grads_of(averaged.module), alone(data(0)))
+
+
 def check_free(comm):
     """A model is a plain one afterwards, and can be replicated again; the group it was given may go before."""
     given = comm.dup()
@@ -815,6 +831,7 @@ CHECKS = [
     *(_with(check_error_in_forward, everywhere) for everywhere in (False, True)),
     *(_with(check_error_in_backward, everywhere, place) for everywhere in (False, True) for place in (0, 1, 3)),
     check_error_in_backward_with_buffers,
+    check_copies,
     check_free,
     check_plain_scaler,
     *(_with(check_scaler, unscale) for unscale in (True, False)),

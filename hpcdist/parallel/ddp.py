@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -96,6 +97,10 @@ class DistributedDataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns."""
         return self.module(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        """Copy the module inside, for those who leave hooks out (AveragedModel)."""
+        return copy.deepcopy(self.module, memo)
 
     # ---- names
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:

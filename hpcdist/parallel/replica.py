@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, is_grad_enabled, is_replaying, queue_callback
@@ -90,6 +90,11 @@ class Replica:
         self._form_buckets()
         if init_sync:
             send_first(self.comm, (t for _, t in (*module.named_parameters(), *module.named_buffers())))
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled, as happens with the module."""
+        do = "copy it before, or with hd.optim.AveragedModel; save its state_dict()"
+        raise TypeError(explain("replicate: a module that is replicated is copied or pickled", do=do))
 
     # ---- buckets
     def _trained(self) -> dict[int, str]:
