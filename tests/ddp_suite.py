@@ -447,6 +447,25 @@ def check_gradients_as_values_are_local(comm):
     assert_close(grads_of(model), alone(*(data(r) for r in range(comm.size))), 1 / comm.size)
 
 
+def check_gradients_of_gradients(comm, of_inputs):
+    """Penalties of gradients are reduced as any other loss."""
+
+    def penalize(model, rank):
+        x = Tensor(data(rank).data, requires_grad=True)
+        loss = (model(x).tanh() ** 2).sum()
+        wanted = [x] if of_inputs else list(model.parameters())
+        sum((g**2).sum() for g in autograd.grad(loss, wanted, create_graph=True)).backward()
+
+    reference, model = mlp(), mlp()
+    for rank in range(comm.size):
+        penalize(reference, rank)
+    replicate(model, comm, bucket_bytes=1)
+    with CommDebugMode() as mode:
+        penalize(model, comm.rank)
+    assert mode.get_comm_counts() == {"all_reduce": 4}
+    assert_close(grads_of(model), grads_of(reference), 1 / comm.size)
+
+
 def check_hooks(comm):
     """Hooks of parameters run once a reduction; those that see a gradient see what it adds, and may change it."""
     model, seen, done = Scale(), [], []
@@ -815,6 +834,7 @@ CHECKS = [
     check_init_sync,
     *(_with(check_deferred, init_sync) for init_sync in (True, False)),
     check_gradients_as_values_are_local,
+    *(_with(check_gradients_of_gradients, of_inputs) for of_inputs in (True, False)),
     check_hooks,
     check_unfreezing,
     check_unfreezing_keeps_gradients,

@@ -8,6 +8,9 @@ is added to and not reduced again.
 
 Hooks of parameters run once a reduction, at its end: those that see a gradient see what the reduction adds, those that
 are told see ``.grad``. ``autograd.grad`` returns the gradients of this rank alone, and communicates nothing.
+
+A backward that failed counts: the next forward takes part in its reductions, for which other ranks wait, and forgets its
+gradients. A forward that failed does not, so that the next backward of that rank takes its place.
 """
 
 from __future__ import annotations

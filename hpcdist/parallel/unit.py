@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, apply, define, empty
+from hpcdist.autograd.second import second
 from hpcdist.autograd.tape import TAPE, is_collecting
 from hpcdist.dtensor import DTensor
 from hpcdist.dtensor.tensor import local_of
@@ -131,6 +132,11 @@ def _gather_vjp(into: Any, grads: Any, saved: Any, use: _Use) -> None:  # noqa: 
 def _missed(use: _Use) -> None:
     if is_collecting():
         use.unit.exchange.missed()
+
+
+@second("gather")
+def _gather_second(grads: Any, saved: Any, shapes: Any, use: _Use) -> Any:  # noqa: ARG001 (each parameter is itself)
+    return grads
 
 
 GATHER = define("gather", _gather, _gather_vjp, home=lambda slot, use: use.home(slot), missed=_missed)
