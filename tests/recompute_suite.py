@@ -6,6 +6,7 @@ The oracle is the same strategy without checkpoints, bit for bit; fsdp_suite and
 import functools
 
 import fsdp_suite
+import ml_dtypes
 import numpy as np
 import pytest
 import tp_suite
@@ -17,6 +18,7 @@ from hpcdist.dtensor import DTensor, Invariant, Replicate, Shard
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.nn import functional as F
 from hpcdist.parallel import (
+    MixedPrecisionPolicy,
     apply_activation_checkpointing,
     checkpoint,
     checkpoint_sequential,
@@ -134,45 +136,78 @@ def check_two_forwards(comm):
                 wrap(model, chosen)
             manual_seed(1)
             first, second = model(tokens, targets), model(targets, tokens)
-            if together:
-                (first + second).backward()
-            else:
-                first.backward()
-                second.backward()
-            found.append([p.grad for p in model.parameters()])
-    for together, gradients in enumerate(found):
-        for a, b in zip(gradients, found[together % 2], strict=True):
+            with CommDebugMode() as mode:
+                if together:
+                    (first + second).backward()
+                else:
+                    first.backward()
+                    second.backward()
+            found.append(([p.grad for p in model.parameters()], mode.get_comm_counts()))
+    for together, (gradients, counts) in enumerate(found):
+        expected = found[together % 2]
+        assert counts == expected[1]
+        for a, b in zip(gradients, expected[0], strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-8)
 
 
-def check_ranks_without_gradients(comm):
-    """A checkpoint of two units, of which some ranks ask for no gradients and so compute nothing again."""
+def check_memory(comm):
+    """No more parameters are whole at once than those of a block and the root, in the recomputation neither."""
+    model = wrap(fsdp_suite.shard(gpt(), comm), blocks)
+    peak = []
+    for block in model.blocks:
+        block.post.append(lambda _: peak.append(sum(map(fsdp_suite.whole_bytes, fsdp_suite.units(model)))))
+    loss = model(*fsdp_suite.batch(0, comm))
+    checkpoint(lambda x: x * 2.0, loss).backward()  # knows nothing of units
+    assert len(peak) == 2 * 3
+    one = sum(p.size for p in model.blocks[0].parameters()) * 4
+    root = sum(p.size for p in model.parameters()) * 4 - 3 * one
+    assert max(peak) <= one + root
+
+
+def check_ranks_without_gradients(comm, way):
+    """Of checkpoints of two units, or within units, some ranks ask for no gradients, and so compute nothing again.
+
+    Parameters are gathered there, too: for no other reason, as what is saved is not the parameters themselves.
+    """
     found = []
-    for recomputes in (False, True):
+    for segments, call in ((1, _at_once), (2, _at_once) if way == "of two" else (1, checkpoint)):
         manual_seed(0)
-        parts = [fully_shard(nn.Linear(4, 4, dtype=np.float64), mesh=comm) for _ in range(5)]
-        tail = fully_shard(nn.Linear(4, 1, dtype=np.float64), mesh=comm)
-        x = Tensor(np.random.default_rng(comm.rank).standard_normal((3, 4)))
-        model = fully_shard(_Branches(parts, tail, recomputes), mesh=comm)
+        layers = [fully_shard(_Layer(call), mesh=comm) for _ in range(5)]
+        model = fully_shard(_Branches(layers, fully_shard(_Layer(call), mesh=comm), segments), mesh=comm)
+        x = Tensor(np.random.default_rng(comm.rank).standard_normal((3, 4)), True)
         with CommDebugMode() as mode:
             deep, flat = model(x)
             (deep + flat if comm.rank == 0 else flat).sum().backward()
         found.append(([p.grad for p in model.parameters()], mode.get_comm_counts()))
-    assert found[0][1] == found[1][1]
+    more = {"all_gather": 2 if way == "of two" else 6} if comm.size > 1 else {}
+    assert found[1][1] - found[0][1] == more
+    assert found[1][1]["reduce_scatter"] == found[0][1]["reduce_scatter"]
     for a, b in zip(found[0][0], found[1][0], strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-class _Branches(nn.Module):
-    """Five layers, in segments of two and three, and a layer beside them."""
+def _at_once(fn, *args):
+    return fn(*args)
 
-    def __init__(self, parts, tail, recomputes):
+
+class _Layer(nn.Module):
+    def __init__(self, call):
         super().__init__()
-        self.parts, self.tail, self.segments = nn.ModuleList(parts), tail, 2 if recomputes else 1
+        self.linear, self.call = nn.Linear(4, 4, dtype=np.float64), call
 
     def forward(self, x):
-        layers = [lambda x, part=part: F.gelu(part(x)) for part in self.parts]
-        return checkpoint_sequential(layers, self.segments, x), self.tail(x)
+        return self.call(lambda x: F.gelu(F.linear(x, self.linear.weight + 1.0)), x)
+
+
+class _Branches(nn.Module):
+    """Five layers, in one segment or two, and a layer beside them."""
+
+    def __init__(self, layers, beside, segments):
+        super().__init__()
+        self.layers, self.beside, self.segments = nn.ModuleList(layers), beside, segments
+
+    def forward(self, x):
+        return checkpoint_sequential(self.layers, self.segments, x), self.beside(x)
 
 
 def check_part_of_a_unit(comm):
@@ -184,7 +219,7 @@ def check_part_of_a_unit(comm):
             rng = np.random.default_rng(0)
             self.weight = nn.Parameter(rng.standard_normal((5, 4)))
             self.inner = nn.Parameter(rng.standard_normal((4, 5)))
-            self.call = checkpoint if recomputes else lambda fn, *args: fn(*args)
+            self.call = checkpoint if recomputes else _at_once
 
         def forward(self, x):
             return self.call(lambda x, w: F.gelu(F.linear(F.gelu(F.linear(x, w)), self.inner)), x, self.weight)
@@ -228,6 +263,28 @@ def check_errors(comm):
     random.set_state(state)
     model.zero_grad()
     assert_same(steps(model, comm), expected)
+
+
+def check_other_axes(comm):
+    """Shards of what tensor parallelism has cut, in rounded numbers; blocks are computed again."""
+    mesh = init_device_mesh((2, comm.size // 2), ("dp", "tp"), comm)
+    found = []
+    for chosen in (None, blocks):
+        model = tp_suite.gpt("dropout")
+        parallelize_module(model, mesh["tp"], tp_suite.gpt_plan(model))
+        if chosen:
+            wrap(model, chosen)
+        policy = MixedPrecisionPolicy(param_dtype=ml_dtypes.bfloat16, cast_forward_inputs=False)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh["dp"], mp_policy=policy)
+        fully_shard(model, mesh=mesh["dp"])
+        row = mesh.get_local_rank("dp")
+        manual_seed(5)
+        loss = model(*tp_suite.batch(model.config, 0, slice(row, row + 1)))
+        loss.backward()
+        found.append([np.array(float(loss)), *(p.local.grad for p in model.parameters())])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 # ---------------------------------------------------------------- replicate
@@ -297,7 +354,7 @@ def check_distributed_dropout(comm):
     mesh = init_device_mesh((comm.size,), ("tp",), comm)
     x = np.random.default_rng(0).standard_normal((6, 5))
     found = []
-    for call in (lambda fn, *args: fn(*args), checkpoint):
+    for call in (_at_once, checkpoint):
         for placement in (Shard(0), Shard(1), Replicate(), Invariant()):
             manual_seed(4)
             leaf = Tensor(x, True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -45,25 +45,18 @@ Pack: TypeAlias = Callable[[Array], Any]
 Unpack: TypeAlias = Callable[[Any], Array]
 Compute: TypeAlias = "Callable[[Op, list[Array], bool, dict[str, Any]], tuple[Any, tuple[Any, ...]]]"
 
-_sequence = itertools.count()
+_sequence = itertools.count(1)
 
 
 class Node:
-    """One entry: an operation that ran, where its inputs came from, and what it saved.
+    """One entry: an operation that ran, where its inputs came from, and what it saved."""
 
-    Attributes
-    ----------
-    again : mapping of slot to function
-        Outputs that consumers refer to, rather than keep, from now on: those of the row, or none.
-    """
-
-    __slots__ = ("again", "attrs", "edges", "hooks", "op", "outputs", "saved", "seq")
+    __slots__ = ("attrs", "edges", "hooks", "op", "outputs", "region", "saved", "seq")
 
     def __init__(self, op: Op, edges: list[Edge], saved: list[Any], attrs: dict[str, Any], outputs: list[Any]) -> None:
         self.op, self.edges, self.attrs, self.outputs = op, edges, attrs, outputs
         self.saved: list[Any] | None = saved
-        self.again: Mapping[int, Callable[..., Array]] = op.again
-        self.seq = next(_sequence)
+        self.seq, self.region = next(_sequence), TAPE.region
         self.hooks: list[tuple[int, Callable[[Array], Array | None]]] = []
 
     def values(self) -> list[Any]:
@@ -89,7 +82,7 @@ class _Tape(threading.local):
     def __init__(self) -> None:
         self.recording = True
         self.hooks: list[tuple[Pack, Unpack]] = []
-        self.held: Collection[int] = ()
+        self.region = 0
         self.compute: Compute = compute_row
         self.replays: list[Replay] = []
         self.again = 0
@@ -150,8 +143,11 @@ def _result(array: Array, node: Node, slot: int) -> Tensor:
 
 def keep(saved: Sequence[Any], inputs: Sequence[Tensor]) -> list[tuple[Any, Unpack | None]]:
     """Pack what a row saved: by reference to its node where it is cheap to compute again, else through the hooks."""
-    again = {id(x.data): x for x in inputs if x.node is not None and x.slot in x.node.again}
-    again = {key: x for key, x in again.items() if key not in TAPE.held} if again and TAPE.held else again
+    again = {
+        id(x.data): x
+        for x in inputs
+        if x.node is not None and x.slot in x.node.op.again and x.node.region == TAPE.region
+    }
     kept: list[tuple[Any, Unpack | None]] = []
     for value in saved:
         source = again.get(id(value))
@@ -313,24 +309,25 @@ def enable_grad() -> Any:
 
 
 @contextmanager
-def saved_values(pack: Pack, unpack: Unpack, *, held: Collection[int] | None = None) -> Iterator[None]:
+def saved_values(pack: Pack, unpack: Unpack, *, is_region: bool = False) -> Iterator[None]:
     """Pass what is kept for backward through ``pack`` while active; backward reads it back through ``unpack``.
 
     Hooks form a chain: ``pack(array)`` returns NotImplemented for "not mine", and the next outer one is asked.
 
     Parameters
     ----------
-    held : collection of int, optional
-        The ``id`` of arrays that are passed through hooks even where a reference to their node would do.
+    is_region : bool
+        Whether values from outside pass through, too, where a reference to their node would do; likewise, outside,
+        those from inside.
     """
-    before = TAPE.held
+    before = TAPE.region
     TAPE.hooks.append((pack, unpack))
-    TAPE.held = before if held is None else held
+    TAPE.region = mark() if is_region else before
     try:
         yield
     finally:
         TAPE.hooks.pop()
-        TAPE.held = before
+        TAPE.region = before
 
 
 @contextmanager

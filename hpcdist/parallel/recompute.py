@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hpcdist.autograd import is_grad_enabled
 from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
-from hpcdist.parallel.region import Region, each, keep_output
+from hpcdist.parallel.region import Region
 
 __all__ = [
     "apply_activation_checkpointing",
@@ -77,9 +77,7 @@ def checkpoint(
     first, second = context_fn()
     region = Region(function, second, determinism_check == "default", preserve_rng_state)
     with first, region.recording(args, kwargs):
-        result = function(*args, **kwargs)
-    each(result, keep_output)
-    return result
+        return function(*args, **kwargs)
 
 
 def checkpoint_sequential(

@@ -21,7 +21,7 @@ from hpcdist.dtensor import DTensor, Layout
 from hpcdist.errors import explain
 from hpcdist.parallel.standpoint import Standpoint
 
-__all__ = ["Region", "each", "keep_output"]
+__all__ = ["Region", "each"]
 
 
 def each(value: Any, fn: Callable[[Any], Any]) -> Any:
@@ -31,13 +31,6 @@ def each(value: Any, fn: Callable[[Any], Any]) -> Any:
     if type(value) is dict:
         return {key: each(v, fn) for key, v in value.items()}
     return fn(value)
-
-
-def keep_output(x: Any) -> None:
-    """Have those who use a result keep it: if they had it computed again, so would be all that it was computed from."""
-    local = x.local if isinstance(x, DTensor) else x
-    if isinstance(local, Tensor) and local.node is not None:
-        local.node.again = {}
 
 
 class _Given(NamedTuple):
@@ -120,7 +113,7 @@ class Region:
             return saved
 
         self._arguments = each((args, kwargs), give)
-        with saved_values(pack, _array, held=kept.keys()):
+        with saved_values(pack, _array, is_region=True):
             yield
         self._standpoint.leave()
         self._is_complete = True
@@ -135,7 +128,6 @@ class Region:
             self._call(found)
             self._check(found)
         except BaseException as error:
-            self.forget()
             error.add_note(f"while backward called {_name(self._function)} again, for what its checkpoint did not keep")
             raise
         for wanted, value in zip(self._wanted, found, strict=False):
@@ -164,7 +156,7 @@ class Region:
             computing_again(),
             self._standpoint.again(random_state=self._preserves),
             self._second,
-            saved_values(pack, _itself, held=held),
+            saved_values(pack, _itself, is_region=True),
         ):
             self._function(*args, **kwargs)
 

@@ -16,8 +16,13 @@ def test_two_forwards(world):
     recompute_suite.check_two_forwards(world)
 
 
-def test_ranks_without_gradients(world):
-    recompute_suite.check_ranks_without_gradients(world)
+def test_memory(world):
+    recompute_suite.check_memory(world)
+
+
+@pytest.mark.parametrize("way", ["of two", "within"])
+def test_ranks_without_gradients(world, way):
+    recompute_suite.check_ranks_without_gradients(world, way)
 
 
 def test_part_of_a_unit(world):

@@ -214,6 +214,35 @@ def test_gradients_inside_of_the_function():
     assert same(*found)
 
 
+def test_gradients_of_what_the_function_has_computed_so_far():
+    def loss(x):
+        y = x.tanh() * x
+        (slope,) = grad(y.sum(), x, retain_graph=True)
+        return (F.gelu(y).exp() * Tensor(slope)).sum()
+
+    found = []
+    for call in (plain, checkpoint):
+        x = Tensor(values(4), True)
+        call(loss, x * 1.0).backward()
+        found.append([x.grad])
+    assert same(*found)
+
+
+def test_a_tensor_that_an_inner_function_finds_and_the_outer_one_returns():
+    found = []
+    for call in (plain, checkpoint):
+
+        def outer(x, call=call):
+            normed = F.layer_norm(x.tanh(), (4,))
+            return normed, call(lambda x: F.linear(F.gelu(x) * normed, normed), x)
+
+        x = Tensor(values(4, 4), True)
+        first, second = call(outer, x)
+        (F.gelu(first) * second).sum().backward()
+        found.append([x.grad])
+    assert same(*found)
+
+
 def test_integer_arguments_and_results():
     found = []
     for call in (plain, checkpoint):
@@ -374,7 +403,7 @@ def test_peak_memory_of_16_layers_in_4_calls():
     rows = 2048
     one = rows * WIDTH * 8
     peaks = [peak_bytes(call, rows, backward) / one for call in (plain, checkpoint) for backward in (False, True)]
-    assert 16 + 3 < peaks[0] < peaks[1]
+    assert 16 + 2 < peaks[0] < peaks[1]
     assert peaks[2] < 4 + 4
     assert peaks[3] < 4 + 4 + 4.5
 
@@ -586,7 +615,7 @@ def test_an_error_in_the_second_call_is_told_with_its_reason_and_restores_everyt
         assert not is_grad_enabled()
     assert "function again" in caught.value.__notes__[0]
     assert random.get_state() == state
-    assert (TAPE.hooks, TAPE.held, TAPE.again, TAPE.replays) == ([], (), 0, [])
+    assert (TAPE.hooks, TAPE.region, TAPE.again, TAPE.replays) == ([], 0, 0, [])
     checkpoint(lambda x: x.tanh(), x).sum().backward()
     np.testing.assert_allclose(x.grad, 1 - np.tanh(x.data) ** 2)
 
@@ -596,5 +625,5 @@ def test_an_error_in_the_first_call_restores_everything():
     before = TAPE.compute
     with pytest.raises(ZeroDivisionError):
         checkpoint(lambda x: x.tanh() * (1 / 0), Tensor(values(4), True), context_fn=contexts)
-    assert (TAPE.hooks, TAPE.held) == ([], ())
+    assert (TAPE.hooks, TAPE.region) == ([], 0)
     assert TAPE.compute is before

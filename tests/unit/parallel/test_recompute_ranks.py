@@ -23,13 +23,24 @@ def test_two_forwards(size):
 
 
 @SIZES
-def test_ranks_without_gradients(size):
-    run(size, recompute_suite.check_ranks_without_gradients)
+def test_memory(size):
+    run(size, recompute_suite.check_memory)
+
+
+@SIZES
+@pytest.mark.parametrize("way", ["of two", "within"])
+def test_ranks_without_gradients(size, way):
+    run(size, recompute_suite.check_ranks_without_gradients, way)
 
 
 @SIZES
 def test_part_of_a_unit(size):
     run(size, recompute_suite.check_part_of_a_unit)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_other_axes(size):
+    run(size, recompute_suite.check_other_axes)
 
 
 @pytest.mark.parametrize("size", [1, 2])
