@@ -12,9 +12,8 @@ from hpcdist.array import Array, is_device, namespace, to_host
 from hpcdist.autograd import Tensor, empty
 from hpcdist.comm import Communicator, Work
 from hpcdist.comm.work import Then
-from hpcdist.dtensor.cut import take
 from hpcdist.errors import explain
-from hpcdist.parallel.spread import Piece, Spread, split
+from hpcdist.parallel.spread import Move, Piece, Spread, moves, split
 
 __all__ = ["Bundle"]
 
@@ -55,6 +54,8 @@ class Bundle:
         self._all, self._near = Spread(cut, comm), None if near is None else Spread(cut, near)
         self._flat: Array = namespace(first).empty(self._all.sizes[comm.rank], first.dtype)
         self._kept: Array | None = None
+        self._order = sorted(range(len(self.pieces)), key=lambda i: self.pieces[i].cut is None)
+        self._plans: dict[tuple[int, ...], tuple[list[int], list[Move]]] = {}
         self._views = self._all.views(self._flat)
         taken = dict(zip(map(id, self.pieces), owned, strict=True))
         for piece, view in zip(cut, self._views, strict=True):
@@ -109,44 +110,45 @@ class Bundle:
         return rounded if is_device(rounded) == is_device(self.like) else namespace(self.like).asarray(rounded)
 
     # ---- gradients
+    @property
+    def trained(self) -> tuple[int, ...]:
+        """Which pieces get a gradient, in the order of messages: those that are cut, then the others."""
+        return tuple([i for i in self._order if self.pieces[i].leaf.requires_grad])
+
     def message(self, gradients: Sequence[Array | None], dtype: Any) -> tuple[Array, list[int]]:
         """Return what all ranks shall receive of this rank's gradients, and how much of it each.
 
         A rank gets its shards, then all of what cannot be cut, then a number a parameter: 1 where there is a gradient.
         """
-        live = self._live(gradients)
-        whole = sum(math.prod(piece.shape) for piece, _ in live if piece.cut is None)
-        sizes = [self._cut_size(live, rank) + whole + len(live) for rank in range(self.comm.size)]
+        trained = self.trained
+        sizes, moves = self._plan(trained)
         buffer = empty((sum(sizes),), dtype, self.like)
-        start = 0
-        for rank, size in enumerate(sizes):
-            self._write(buffer[start : start + size], live, rank)
-            start += size
+        given = [gradients[i] for i in trained]
+        for place, there, line, shape, here in moves:
+            gradient = given[place]
+            buffer[line].reshape(shape)[here] = 0 if gradient is None else gradient[there]
+        flags, stop = [gradient is not None for gradient in given], 0
+        for size in sizes:
+            stop += size
+            buffer[stop - len(flags) : stop] = flags
         return buffer, sizes
 
-    def _live(self, gradients: Sequence[Array | None]) -> list[tuple[Piece, Array | None]]:
-        pairs = [(p, g) for p, g in zip(self.pieces, gradients, strict=True) if p.leaf.requires_grad]
-        return [pair for pair in pairs if pair[0].cut is not None] + [pair for pair in pairs if pair[0].cut is None]
-
-    def _cut_size(self, live: list[tuple[Piece, Array | None]], rank: int) -> int:
-        return sum(math.prod(piece.shape_at(rank)) for piece, _ in live if piece.cut is not None)
-
-    def _write(self, out: Array, live: list[tuple[Piece, Array | None]], rank: int) -> None:
-        parts = split(out, [piece.shape_at(rank) for piece, _ in live])
-        for part, (piece, gradient) in zip(parts, live, strict=True):
-            if gradient is None:
-                part[...] = 0
-            else:
-                part[...] = gradient if piece.cut is None else take(gradient, piece.dim, piece.runs(rank))
-        out[out.size - len(live) :] = [gradient is not None for _, gradient in live]
+    def _plan(self, trained: tuple[int, ...]) -> tuple[list[int], list[Move]]:
+        """Return how much each rank receives, and how gradients go into a message."""
+        if trained not in self._plans:
+            pieces = [self.pieces[i] for i in trained]
+            parts = [sum(math.prod(p.shape_at(rank)) for p in pieces) for rank in range(self.comm.size)]
+            sizes = [part + len(pieces) for part in parts]
+            self._plans[trained] = sizes, moves(pieces, self.comm.size, gap=len(pieces))
+        return self._plans[trained]
 
     def values(self, received: Array) -> Array:
         """Return the part of what this rank has received that is gradients: a view."""
-        return received[: received.size - len(self._live([None] * len(self.pieces)))]
+        return received[: received.size - len(self.trained)]
 
     def read(self, received: Array) -> list[tuple[Tensor, Array | None]]:
         """Return the gradient of what this rank holds of each parameter that is trained; None: no rank has one."""
-        live = self._live([None] * len(self.pieces))
-        parts = split(received, [piece.shape_at(self.comm.rank) for piece, _ in live])
-        present = to_host(received[received.size - len(live) :])
-        return [(p.leaf, part if n else None) for (p, _), part, n in zip(live, parts, present, strict=True)]
+        pieces = [self.pieces[i] for i in self.trained]
+        parts = split(received, [piece.shape_at(self.comm.rank) for piece in pieces])
+        present = to_host(received[received.size - len(pieces) :])
+        return [(p.leaf, part if n else None) for p, part, n in zip(pieces, parts, present, strict=True)]

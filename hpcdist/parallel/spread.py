@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, empty
 from hpcdist.comm import Communicator, Work
 from hpcdist.comm.work import Done, Then
 from hpcdist.dtensor import Shard
-from hpcdist.dtensor.cut import Cut, Runs, cut, put, take
+from hpcdist.dtensor.cut import Cut, Runs, cut, take
 
-__all__ = ["Piece", "Spread", "split"]
+__all__ = ["Move", "Piece", "Spread", "moves", "split"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Piece:
 
     def among(self, size: int) -> Piece:
         """Return the parameter as it is cut for ``size`` ranks."""
-        return self if self.shard is None else replace(self, cut=cut(self.shard, self.shape[self.dim], size))
+        return self if self.shard is None else replace(self, cut=cut(self.shard, self.shape[self.shard.dim], size))
 
     @property
     def dim(self) -> int:
@@ -56,6 +56,16 @@ class Piece:
         """Return what ``rank`` holds of the cut dimension."""
         assert self.cut is not None
         return self.cut.runs[rank]
+
+    def places(self, rank: int) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """Return where each run that ``rank`` holds is: in the whole array, and in what it holds."""
+        if self.cut is None:
+            return [((), ())]
+        before, found, start = (slice(None),) * self.dim, [], 0
+        for first, last in self.cut.runs[rank]:
+            found.append(((*before, slice(first, last)), (*before, slice(start, start + last - first))))
+            start += last - first
+        return found
 
     def shape_at(self, rank: int) -> tuple[int, ...]:
         """Return the shape of what ``rank`` holds."""
@@ -82,6 +92,7 @@ class Spread:
     def __init__(self, pieces: Sequence[Piece], comm: Communicator) -> None:
         self.pieces, self.comm = [piece.among(comm.size) for piece in pieces], comm
         self.sizes = [sum(map(math.prod, self.shapes(rank))) for rank in range(comm.size)]
+        self._moves = moves(self.pieces, comm.size)
 
     def shapes(self, rank: int) -> list[tuple[int, ...]]:
         """Return the shapes of what ``rank`` holds."""
@@ -110,14 +121,53 @@ class Spread:
         return Then(self.comm.iall_gather(flat, sizes=self.sizes), lambda received: self._joined(received, dtype))
 
     def _joined(self, received: Array, dtype: Any) -> list[Array]:
-        """Return whole arrays of what the ranks have sent, one after the other."""
+        """Return whole arrays of what the ranks have sent, one after the other; of one rank it is what was sent."""
+        if self.comm.size == 1 and received.dtype == dtype:
+            return self.views(received)
         whole = [empty(piece.shape, dtype, received) for piece in self.pieces]
-        shapes = [shape for rank in range(self.comm.size) for shape in self.shapes(rank)]
-        parts = iter(split(received, shapes))
-        for rank in range(self.comm.size):
-            for piece, array in zip(self.pieces, whole, strict=True):
-                put(array, piece.dim, piece.runs(rank), next(parts))
+        for place, there, line, shape, here in self._moves:
+            whole[place][there] = received[line].reshape(shape)[here]
         return whole
+
+
+class Move(NamedTuple):
+    """A run of neighbouring elements of a dimension, and where a message has it.
+
+    Attributes
+    ----------
+    place : int
+        Which piece.
+    there : tuple of slice
+        Where the run is in the whole array.
+    line : slice
+        Where the message has what a rank holds of the piece.
+    shape : tuple of int
+        Of that.
+    here : tuple of slice
+        Where the run is in that.
+    """
+
+    place: int
+    there: tuple[slice, ...]
+    line: slice
+    shape: tuple[int, ...]
+    here: tuple[slice, ...]
+
+
+def moves(pieces: Sequence[Piece], size: int, gap: int = 0) -> list[Move]:
+    """Return how whole arrays and the parts of all ranks, rank by rank, go together; ``gap`` elements after each rank.
+
+    What is not cut is in the part of every rank.
+    """
+    found, start = [], 0
+    for rank in range(size):
+        for place, piece in enumerate(pieces):
+            shape = piece.shape_at(rank)
+            line = slice(start, start + math.prod(shape))
+            found += [Move(place, there, line, shape, here) for there, here in piece.places(rank)]
+            start = line.stop
+        start += gap
+    return found
 
 
 def split(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:

@@ -1,7 +1,9 @@
-"""fully_shard over MPI: the bodies of tests/fsdp_suite.py."""
+"""fully_shard over MPI: bodies of tests/fsdp_suite.py, fsdp_options_suite.py and fsdp_edges_suite.py."""
 
 import functools
 
+import fsdp_edges_suite
+import fsdp_options_suite
 import fsdp_suite
 import pytest
 
@@ -9,7 +11,7 @@ STEPS = 6
 expected = functools.cache(functools.partial(fsdp_suite.alone, steps=STEPS))
 
 
-@pytest.mark.parametrize("way", ["blocks", "root only", "last dimension", "ahead", "groups"])
+@pytest.mark.parametrize("way", ["blocks", "last dimension", "ahead"])
 def test_equals_one_process(world, way):
     fsdp_suite.check_equals_one_process(world, way, expected())
 
@@ -48,3 +50,21 @@ def test_used_on_some_ranks(world, apart):
 )
 def test_fully_shard(world, check):
     check(world)
+
+
+def test_neighbours(world):
+    if world.size == 4:
+        fsdp_options_suite.check_neighbours(world, expected())
+
+
+def test_rounded_parameters(world):
+    fsdp_options_suite.check_rounded_parameters(world, True, fsdp_options_suite.BFLOAT16)
+
+
+@pytest.mark.parametrize("name", ["units twice", "two forwards, two backwards", "grad of parameters"])
+def test_program(world, name):
+    fsdp_edges_suite.check_program(world, name)
+
+
+def test_failing_hooks(world):
+    fsdp_edges_suite.check_failing_hooks(world)

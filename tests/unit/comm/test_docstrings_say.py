@@ -31,6 +31,19 @@ def replica(comm):
     return made
 
 
+def sharded(comm):
+    return parallel.fully_shard(model(), mesh=comm)
+
+
+def failed(comm):
+    """A sharded module whose last backward has failed."""
+    made, x = sharded(comm), Tensor(ONES, requires_grad=True)
+    x.register_hook(lambda g: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        made(x).sum().backward()
+    return made
+
+
 def scaler(comm):
     made = model()
     made(Tensor(ONES)).sum().backward()
@@ -154,6 +167,36 @@ CALLS["comm.DeviceMesh.get_mesh_group"] = (
     lambda comm: init_device_mesh((1, 2, 2), ("pp", "dp", "tp"), comm)["dp", "tp"],
     lambda part: part.get_mesh_group(),
 )
+CALLS |= of(
+    "parallel.FSDPModule",
+    sharded,
+    micro_batch=lambda m: m.micro_batch(2, of=4).__enter__(),
+    no_sync=lambda m: m.no_sync().__enter__(),
+    reshard=lambda m: m.reshard(),
+    set_all_reduce_hook=lambda m: m.set_all_reduce_hook(None),
+    set_force_sum_reduction_for_comms=lambda m: m.set_force_sum_reduction_for_comms(True),
+    set_gradient_divide_factor=lambda m: m.set_gradient_divide_factor(2),
+    set_is_last_backward=lambda m: m.set_is_last_backward(False),
+    set_modules_to_backward_prefetch=lambda m: m.set_modules_to_backward_prefetch([m]),
+    set_modules_to_forward_prefetch=lambda m: m.set_modules_to_forward_prefetch([m]),
+    set_reduce_scatter_unused_params=lambda m: m.set_reduce_scatter_unused_params(True),
+    set_requires_all_reduce=lambda m: m.set_requires_all_reduce(False),
+    set_requires_gradient_sync=lambda m: m.set_requires_gradient_sync(False),
+    set_reshard_after_backward=lambda m: m.set_reshard_after_backward(False),
+    set_reshard_after_forward=lambda m: m.set_reshard_after_forward(False),
+    set_unshard_in_backward=lambda m: m.set_unshard_in_backward(False),
+    turns=lambda m: m.turns(4),
+    unshard=lambda m: m.unshard(),
+)
+CALLS |= {
+    "parallel.FSDPModule.reset_iter_state": (failed, lambda m: m.reset_iter_state()),
+    "parallel.DataParallelMeshDims.of": (mesh, lambda m: parallel.DataParallelMeshDims(("dp", "tp")).of(m)),
+    "parallel.fully_shard": (lambda comm: comm, sharded),
+    "parallel.register_fsdp_forward_method": (
+        sharded,
+        lambda m: parallel.register_fsdp_forward_method(m, "forward"),
+    ),
+}
 CALLS |= of(
     "parallel.Replica",
     replica,
@@ -304,6 +347,11 @@ EXCLUDED = {
     "comm.get_default": "makes the process's own group; what it calls, init, is here",
     "elastic": "starts processes; has no communicator before the job has",
     "parallel.DistributedDataParallel": "a module around a Replica: tests/ddp_suite.py counts what it communicates",
+    "parallel.CPUOffloadPolicy": "options",
+    "parallel.DataParallelMeshDims": "options",
+    "parallel.FSDPModule": "made by fully_shard; it does not cast",
+    "parallel.MixedPrecisionPolicy": "options",
+    "parallel.OffloadPolicy": "options",
     "parallel.Replica": "made by replicate",
     "train.Loop": "its three methods are verbs on real data: tests/e2e runs them",
     "train.Strategy": "a protocol",
