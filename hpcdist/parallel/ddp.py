@@ -10,8 +10,9 @@ from typing import Any
 from hpcdist.comm import Communicator, DeviceMesh
 from hpcdist.errors import explain
 from hpcdist.nn import Module
-from hpcdist.parallel.replica import Replica, Unused
+from hpcdist.parallel.replica import Replica
 from hpcdist.parallel.replicate import BUCKET_BYTES, replicate
+from hpcdist.parallel.unused import Unused
 
 __all__ = ["DistributedDataParallel"]
 

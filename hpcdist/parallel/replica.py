@@ -9,8 +9,8 @@ is added to and not reduced again.
 Hooks of parameters run once a reduction, at its end: those that see a gradient see what the reduction adds, those that
 are told see ``.grad``. ``autograd.grad`` returns the gradients of this rank alone, and communicates nothing.
 
-A backward that failed counts: the next forward takes part in its reductions, for which other ranks wait, and forgets its
-gradients. A forward that failed does not, so that the next backward of that rank takes its place.
+A backward that failed counts: the next forward takes part in its reductions, for which other ranks wait, and forgets
+its gradients. A forward that failed does not, so that the next backward of that rank takes its place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, is_grad_enabled, is_replaying, queue_callback
@@ -33,25 +33,11 @@ from hpcdist.nn.deferral import materialize
 from hpcdist.parallel.alike import check_same, send_first, send_first_together
 from hpcdist.parallel.bucket import Bucket, buckets_of
 from hpcdist.parallel.unit import Unit, claim, uses_ahead
+from hpcdist.parallel.unused import Unused
 
-__all__ = ["Replica", "Unused"]
+__all__ = ["Replica"]
 
 _log = logging.getLogger("hpcdist.parallel")
-
-
-class Unused(NamedTuple):
-    """Names of parameters without a gradient.
-
-    Attributes
-    ----------
-    anywhere : tuple of str
-        Of no rank.
-    here : tuple of str
-        Of others, but not of this one.
-    """
-
-    anywhere: tuple[str, ...]
-    here: tuple[str, ...]
 
 
 class Replica:
@@ -275,11 +261,7 @@ class Replica:
 
         Both count what micro-batches under ``no_sync`` have added since the gradients were zeroed.
         """
-        return Unused(*(tuple(self._names[id(p)] for p in found) for found in self._without()))
-
-    def _without(self) -> tuple[list[Tensor], list[Tensor]]:
-        pairs = [pair for b in self._buckets for pair in zip(b.parameters, b.had, b.found, strict=True)]
-        return [p for p, _, found in pairs if not found], [p for p, had, found in pairs if found and not had]
+        return Unused.of(self._buckets, self._names)
 
     def _tell_of_unused(self) -> None:
         if self._warns and not all(all(b.found) for b in self._buckets):

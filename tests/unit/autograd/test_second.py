@@ -38,7 +38,7 @@ def _weighted(t):
 
 
 def test_every_form_is_here():
-    assert {name for name, _, _ in CASES} == SECOND.keys()
+    assert {name for name, _, _ in CASES} == SECOND.keys() - {"gather"}  # that of hpcdist.parallel: tests/ddp_suite.py
 
 
 @pytest.mark.parametrize(("name", "arrays", "attrs"), CASES, ids=IDS)
