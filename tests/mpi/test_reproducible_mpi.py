@@ -5,11 +5,13 @@ import pytest
 from reproducible_suite import assert_same, looped, trained
 
 import hpcdist as hd
+from hpcdist.backends import cpu
 from hpcdist.comm.local import solo
 
 
 @pytest.fixture(scope="module")
 def alone():
+    cpu.set_threads(1)  # as reproducible runs do; alone, a rank would have all cores
     return trained(solo(reproducible=True), "ddp", 7, 3)
 
 
