@@ -2,22 +2,12 @@
 
 import faulthandler
 import functools
+from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-pytest.register_assert_rewrite(
-    "comm_suite",
-    "dtensor_suite",
-    "held_parts",
-    "mesh_suite",
-    "move_suite",
-    "placement_table",
-    "random_faults",
-    "random_runs",
-    "torch_suite",
-    "tp_suite",
-)
+pytest.register_assert_rewrite(*(p.stem for p in Path(__file__).parents[1].glob("*.py") if p.stem != "conftest"))
 
 TEST_LIMIT_S = 60
 WAIT_LIMIT_S = 20
