@@ -48,7 +48,7 @@ def _by_heads(op: Op, x: Layout, attrs: dict[str, Any], before: int, after: int,
     cuts = rescaled(x, dim, before, shape, after)
     if cuts is None or any(bound % unit for bound in bounds):
         do = f"cut it by Shard({dim}, unit={unit}), as ColwiseParallel(heads={num}) does"
-        raise impossible(op.name, x, dim, f"ranks must hold whole heads, of {unit} elements each", do)
+        raise impossible(op.name, x, [dim], f"ranks must hold whole heads, of {unit} elements each", do)
     found = _placed(op, x, attrs, shape, cuts)
     if found is None:
         return None
@@ -70,7 +70,7 @@ def _swiglu(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | No
     halves = pieces(x, dim, (n, n))
     if halves is None or halves[0] is not halves[1]:
         do = f"cut it by Shard({dim}, sections=({n}, {n})), the weights before it alike"
-        raise impossible(op.name, x, dim, "ranks must hold the same part of [gate | up] of both", do)
+        raise impossible(op.name, x, [dim], "ranks must hold the same part of [gate | up] of both", do)
     cuts = {axis: p for axis in x.cutters(dim) if isinstance(p := halves[0].placements[axis], Shard)}
     return _placed(op, x, attrs, halves[0].shape, cuts)
 

@@ -26,12 +26,16 @@ from hpcdist.errors import explain
 __all__ = ["dropout", "impossible"]
 
 
-def impossible(name: str, x: Layout, dim: int, why: str, do: str = "") -> ValueError:
-    """Return the error for the first input, of which a dimension must not be cut as it is: it names axes and ranks."""
-    axes = " and ".join(f"{x.mesh.axis_names[a]} ({x.mesh.shape[a]} ranks)" for a in x.cutters(dim))
-    placements = [Invariant() if p.is_shard(dim) else p for p in x.placements]
+def impossible(name: str, x: Layout, dims: Sequence[int], why: str, do: str = "") -> ValueError:
+    """Return the error for the first input, of which dimensions must not be cut as they are: it names axes, ranks."""
+    cut = ", ".join(f"dim {dim} is cut on {_axes(x, dim)}" for dim in dims)
+    placements = [Invariant() if any(p.is_shard(dim) for dim in dims) else p for p in x.placements]
     do = f"{do}, or " * bool(do) + f"call redistribute(placements={placements}) of input 0 before"
-    return ValueError(explain(f"{name}: {why}; dim {dim} is cut on {axes}", got=f"input 0: {x}", do=do))
+    return ValueError(explain(f"{name}: {why}; {cut}", got=f"input 0: {x}", do=do))
+
+
+def _axes(x: Layout, dim: int) -> str:
+    return " and ".join(f"{x.mesh.axis_names[a]} ({x.mesh.shape[a]} ranks)" for a in x.cutters(dim))
 
 
 # ---------------------------------------------------------------- the same elements in another shape
@@ -40,9 +44,14 @@ def _reshape(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:
     (x,) = layouts
     shape = _resolved(x.shape, attrs["shape"])
     placements: list[Placement] = list(x.placements)
+    stuck: list[int] = []
     for old, new in _groups(x.shape, shape):
-        for axis, shard in _regrouped(x, old, shape, new).items():
+        found = _regrouped(x, old, shape, new)
+        stuck += [dim for dim in old if found is None and x.cutters(dim)]
+        for axis, shard in (found or {}).items():
             placements[axis] = shard
+    if stuck:
+        raise impossible("reshape", x, stuck, f"what ranks hold are no chunks of a dimension of {shape}")
     result = Layout.of(x.mesh, placements, shape, x.order)
     return Placed([x], [result], {"shape": result.local_shape})
 
@@ -80,8 +89,8 @@ def _matched(old: tuple[int, ...], new: tuple[int, ...], i: int, j: int) -> tupl
     return stops[0], stops[1]
 
 
-def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dict[int, Shard]:
-    """Return how the axes that cut one of the ``old`` dimensions cut one of the ``new`` ones."""
+def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dict[int, Shard] | None:
+    """Return how the axes that cut one of the ``old`` dimensions cut one of the ``new`` ones; None: they cannot."""
     cut = [dim for dim in old if x.cutters(dim)]
     if not cut:
         return {}
@@ -98,7 +107,7 @@ def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dic
         found = follow(x, axes, shape, options, functools.partial(before.held, x), target.held)
         if found is not None:
             return found
-    raise impossible("reshape", x, cut[0], f"what ranks hold are no chunks of a dimension of {shape}")
+    return None
 
 
 _MOST_BLOCKS = 64
@@ -184,9 +193,9 @@ def _put(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None
 
 
 def _check_cuts(name: str, x: Layout, moved: Mapping[int, int]) -> None:
-    for dim in range(len(x.shape)):
-        if x.cutters(dim) and dim not in moved:
-            raise impossible(name, x, dim, "elements are picked that other ranks may hold")
+    cut = [dim for dim in range(len(x.shape)) if x.cutters(dim) and dim not in moved]
+    if cut:
+        raise impossible(name, x, cut, "elements are picked that other ranks may hold")
 
 
 # ---------------------------------------------------------------- joining and splitting along a dimension that is cut
@@ -199,7 +208,7 @@ def _split(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | No
     found = pieces(x, dim, sizes)
     if found is None:
         why = f"what ranks hold are not chunks of each of the pieces {sizes}"
-        raise impossible("split", x, dim, why, f"cut it by Shard({dim}, sections={sizes})")
+        raise impossible("split", x, [dim], why, f"cut it by Shard({dim}, sections={sizes})")
     return Placed([x], list(found), {"sizes": tuple(piece.local_shape[dim] for piece in found)})
 
 
