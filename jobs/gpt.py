@@ -22,8 +22,8 @@ from hpcdist.errors import explain
 
 STRATEGIES = ("replicate", "ddp", "tp")
 AXES = ("dp", "tp")
+LEAST = {"steps": 1, "save_every": 0, "val_every": 0, "sample_tokens": 0, "lr": 0, "weight_decay": 0}
 PROMPT_TOKENS = 4
-SAMPLE_TOKENS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,7 @@ class Options:
     )
     save_every: int = train.option(100, "steps between checkpoints; one always comes at the end")
     val_every: int = train.option(100, "steps between validations; one always comes at the end")
+    sample_tokens: int = train.option(300, "tokens that the model writes at the end")
     out: str | None = train.option(None, "folder for checkpoints and metrics; default: a new one, runs/gpt-DATE-TIME")
     resume: bool = train.option(False, "go on from the latest checkpoint in --out")
 
@@ -92,7 +93,7 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
     )
     loop.progress.say(describe(options, state, tokens.description, mesh, folder))
     loop.run()
-    finish(loop)
+    finish(loop, options.sample_tokens)
     return loop
 
 
@@ -113,12 +114,11 @@ def mesh_sizes(options: Options, num_ranks: int) -> dict[str, int]:
         raise ValueError(explain("--strategy", got=options.strategy, expected=" or ".join(STRATEGIES)))
     if options.mesh is None:
         return {"dp": 1, "tp": num_ranks} if options.strategy == "tp" else {"dp": num_ranks, "tp": 1}
-    try:
-        given = {name: int(size) for name, size in (part.split("=") for part in options.mesh.split(","))}
-    except ValueError:
-        given = {}
-    sizes = dict.fromkeys(AXES, 1) | given
-    if not given or sizes.keys() != set(AXES) or min(sizes.values()) < 1 or sizes["dp"] * sizes["tp"] != num_ranks:
+    sizes = dict.fromkeys(AXES, 1)
+    given = [part.partition("=") for part in options.mesh.split(",")]
+    names = [name for name, _, _ in given]
+    sizes |= {name: int(size) if size.isdecimal() else 0 for name, _, size in given}
+    if set(sizes) != set(AXES) or len(set(names)) < len(names) or sizes["dp"] * sizes["tp"] != num_ranks:
         expected = f"dp=N,tp=M with N * M = {num_ranks}, the number of ranks"
         raise ValueError(explain("--mesh", got=options.mesh, expected=expected))
     if sizes["tp"] > 1 and options.strategy != "tp":
@@ -131,7 +131,7 @@ def build(options: Options, vocab_size: int, num_samples: int, mesh: hd.comm.Dev
 
     Weight decay is for matrices only. Collective over ``mesh``.
     """
-    for name, least in (("steps", 1), ("save_every", 0), ("val_every", 0), ("lr", 0), ("weight_decay", 0)):
+    for name, least in LEAST.items():
         if not least <= getattr(options, name) < np.inf:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(explain(flag, got=getattr(options, name), expected=f"a number, at least {least}"))
@@ -204,10 +204,10 @@ def describe(options: Options, state: train.TrainState, source: str, mesh: hd.co
     )
 
 
-def finish(loop: train.Loop) -> None:
+def finish(loop: train.Loop, sample_tokens: int) -> None:
     """Show what the model writes, and draw the loss curve. Collective: every rank computes the text."""
     with hd.no_grad():
-        tokens = loop.state.model.eval().generate(loop.held_out.tokens[:PROMPT_TOKENS], SAMPLE_TOKENS, temperature=0.8)
+        tokens = loop.state.model.eval().generate(loop.held_out.tokens[:PROMPT_TOKENS], sample_tokens, temperature=0.8)
     loop.progress.say(f"--- sample\n{readable(tokens, loop.state.model.config.vocab_size)}\n---")
     hd.comm.on_one_rank(loop.comm, lambda: draw(loop.folder))
     val_loss = loop.validate() if np.isnan(loop.val_loss) else loop.val_loss  # there may have been no step left to take
