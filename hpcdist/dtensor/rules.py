@@ -16,7 +16,7 @@ from hpcdist.autograd.ops.elementwise import LETTERS
 from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.dtensor.carry import carried, follow, in_chunks, in_units, pieces, times, together
 from hpcdist.dtensor.choice import Choice, Placed, best
-from hpcdist.dtensor.dispatch import rule
+from hpcdist.dtensor.dispatch import LayoutError, rule
 from hpcdist.dtensor.index import Index
 from hpcdist.dtensor.layout import Layout, Ranges
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Shard
@@ -26,12 +26,12 @@ from hpcdist.errors import explain
 __all__ = ["dropout", "impossible"]
 
 
-def impossible(name: str, x: Layout, dims: Sequence[int], why: str, do: str = "") -> ValueError:
+def impossible(name: str, x: Layout, dims: Sequence[int], why: str, do: str = "") -> LayoutError:
     """Return the error for the first input, of which dimensions must not be cut as they are: it names axes, ranks."""
     cut = ", ".join(f"dim {dim} is cut on {_axes(x, dim)}" for dim in dims)
     placements = [Invariant() if any(p.is_shard(dim) for dim in dims) else p for p in x.placements]
     do = f"{do}, or " * bool(do) + f"call redistribute(placements={placements}) of input 0 before"
-    return ValueError(explain(f"{name}: {why}; {cut}", got=f"input 0: {x}", do=do))
+    return LayoutError(explain(f"{name}: {why}; {cut}", got=f"input 0: {x}", do=do))
 
 
 def _axes(x: Layout, dim: int) -> str:

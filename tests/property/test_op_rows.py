@@ -28,7 +28,9 @@ def test_row(name, data):
 def test_every_row_is_here_or_elsewhere():
     elsewhere = {name: file for file, names in ELSEWHERE.items() for name in names.split()}
     # what other layers define on top has tests there
-    assert {n for n, op in OPS.items() if op.vjp.__module__.startswith("hpcdist.autograd.")} == ROWS.keys() | elsewhere.keys()
+    assert {
+        n for n, op in OPS.items() if op.vjp.__module__.startswith("hpcdist.autograd.")
+    } == ROWS.keys() | elsewhere.keys()
     assert not ROWS.keys() & elsewhere.keys()
     for name, file in elsewhere.items():
         assert name in Path(__file__).with_name(f"{file}.py").read_text(encoding="utf-8")
