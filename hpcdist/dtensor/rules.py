@@ -67,18 +67,26 @@ def _resolved(old: tuple[int, ...], new: Sequence[int]) -> tuple[int, ...]:
 
 def _groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:
     """Return the dimensions, before and after, that have the same elements: the smallest such groups."""
+    if 0 in old:
+        return _groups_of_nothing(old, new)
     found: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         first, second = i, j
-        if 0 in (*old[i:], *new[j:]) and old[i : i + 1] != new[j : j + 1]:
-            i, j = len(old), len(new)
-        else:
-            i, j = _matched(old, new, i, j)
+        i, j = _matched(old, new, i, j)
         if found and (i == first or j == second):  # extents of one that have gone, or are new
             (first, second) = found[-1][0].start, found.pop()[1].start
         found.append((range(first, i), range(second, j)))
     return found
+
+
+def _groups_of_nothing(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:
+    """Return the leading dimensions that stay as they are one by one, and the others, with an extent of 0, in one."""
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    if old != new and not (0 in old[same:] and 0 in new[same:]):
+        same = old.index(0)
+    groups = [(range(i, i + 1), range(i, i + 1)) for i in range(same)]
+    return groups if old == new else [*groups, (range(same, len(old)), range(same, len(new)))]
 
 
 def _matched(old: tuple[int, ...], new: tuple[int, ...], i: int, j: int) -> tuple[int, int]:
@@ -98,7 +106,7 @@ def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dic
     targets = [_Group(shape, new, dim) for dim in new]
     if len(cut) > 1 or before.blocks > _MOST_BLOCKS:
         targets = []
-    for in_the_same, target in itertools.product((True, False), [t for t in targets if t.blocks <= _MOST_BLOCKS]):
+    for in_the_same, target in itertools.product((True, False), [t for t in targets if 0 < t.blocks <= _MOST_BLOCKS]):
         up, down, dim = before.step, target.step, target.dim
         if in_the_same:
             options = [list(in_units(x, a, up, down, dim, (before.blocks, target.blocks))) for a in axes]
