@@ -48,7 +48,8 @@ def _by_heads(op: Op, x: Layout, attrs: dict[str, Any], before: int, after: int,
     cuts = rescaled(x, dim, before, shape, after)
     if cuts is None or any(bound % unit for bound in bounds):
         do = f"cut it by Shard({dim}, unit={unit}), as ColwiseParallel(heads={num}) does"
-        raise impossible(op.name, x, [dim], f"ranks must hold whole heads, of {unit} elements each", do)
+        dims = sorted({dim, *_uncut(op, x, attrs)})
+        raise impossible(op.name, x, dims, f"ranks must hold whole heads, of {unit} elements each", do)
     found = _placed(op, x, attrs, shape, cuts)
     if found is None:
         return None
@@ -57,6 +58,12 @@ def _by_heads(op: Op, x: Layout, attrs: dict[str, Any], before: int, after: int,
         name: attrs[name] // num * held for name in ("num_heads", "num_kv_heads") if name in attrs
     }
     return found._replace(attrs=counts)
+
+
+def _uncut(op: Op, x: Layout, attrs: dict[str, Any]) -> list[int]:
+    """Return the dimensions that are cut and that the signature wants whole."""
+    (letters,) = parse(op.signature_for([x.shape], attrs)).inputs
+    return [dim for dim, letter in enumerate(letters) if not letter and x.cutters(dim)]
 
 
 @rule("swiglu")
