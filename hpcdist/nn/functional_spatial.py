@@ -187,6 +187,10 @@ def batch_norm(
     count = x.size // x.shape[1]
     for running, now in ((running_mean, mean.data), (running_var, var.data * (count / (count - 1)))):
         if running is not None:
+            if running.data.shape != now.shape:
+                do = "place running statistics as the channels of x are, or use batch_norm where channels are whole"
+                what = "batch_norm: what this rank holds of running statistics"
+                raise ValueError(explain(what, got=running.data.shape, expected=now.shape, do=do))
             running.data[...] = (1 - momentum) * running.data + momentum * now
     result: Tensor = y
     return result

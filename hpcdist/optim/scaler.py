@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
@@ -39,7 +41,8 @@ class GradScaler:
     Attributes
     ----------
     agree : function ``(found: bool) -> bool``
-        What all ranks say; gradients that were reduced are the same on all, and need none.
+        What all ranks say. Gradients that were reduced are the same on all, and need none; where ranks hold parts of
+        parameters, the ranks of their mesh are asked anyway.
     """
 
     def __init__(
@@ -97,9 +100,10 @@ class GradScaler:
         self._unscaled.add(id(optimizer))
 
     def _look(self, optimizer: Optimizer) -> bool:
-        """Find out, once, whether a gradient is not finite."""
+        """Find out, once, whether a gradient is not finite. Collective over the meshes of distributed parameters."""
         if id(optimizer) not in self._found:
-            self._found[id(optimizer)] = self.agree(not all(_is_finite(g) for g in _gradients(optimizer)))
+            mine = not all(_is_finite(g) for g in _gradients(optimizer))
+            self._found[id(optimizer)] = self.agree(_in_any_part(mine, optimizer))
         return self._found[id(optimizer)]
 
     def step(self, optimizer: Optimizer) -> Any:
@@ -173,6 +177,14 @@ def _positive(what: str, scale: Any) -> float:
 
 
 def _own_opinion(found: bool) -> bool:
+    return found
+
+
+def _in_any_part(found: bool, optimizer: Optimizer) -> bool:
+    """Say whether a rank that holds parts of distributed parameters has found one. Collective over their meshes."""
+    parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
+    for mesh in {id(p.device_mesh): p.device_mesh for p in parameters if hasattr(p, "device_mesh")}.values():
+        found = bool(mesh.get_mesh_group().all_reduce(np.array([float(found)]))[0])
     return found
 
 

@@ -46,7 +46,7 @@ class _Pairs:
     def prepared(self, key: Any, x: Any, mesh: DeviceMesh) -> Any:
         """Return the value as it shall be. Collective over the mesh, unless that is free."""
         have, want = self.have.get(key), self.want.get(key)
-        if have is None and not isinstance(x, DTensor):
+        if x is None or (have is None and not isinstance(x, DTensor)):
             return x
         if not isinstance(x, (Tensor, DTensor)) and not hasattr(x, "dtype"):
             raise ValueError(explain(f"{self.who}: {key!r}", got=type(x).__name__, expected="a tensor or an array"))

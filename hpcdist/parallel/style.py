@@ -105,7 +105,9 @@ class SequenceParallel(ParallelStyle):
         """Return what cuts all inputs along the sequence."""
         cut, name, use_local_output = Shard(self.sequence_dim), type(module).__name__, self.use_local_output
 
-        def enter(x: Any) -> DTensor:
+        def enter(x: Any) -> DTensor | None:
+            if x is None:
+                return None
             if not hasattr(type(x), "requires_grad"):
                 what = f"SequenceParallel: an input of {name}"
                 raise ValueError(explain(what, got=type(x).__name__, expected="a tensor"))
