@@ -31,6 +31,11 @@ def counts(mode):
     return dict(mode.get_comm_counts())
 
 
+def several(comm, verb, size=None):
+    """Return the counts of one collective: ranks that are alone make none."""
+    return {verb: 1} if (size or comm.size) > 1 else NOTHING
+
+
 def is_float(x):
     return x.dtype.kind in "fc"
 
@@ -48,6 +53,7 @@ def check(mesh, fn, arrays, placements, into=None, *, forward=NOTHING, backward=
     expected = fn(*wholes)
     with CommDebugMode() as mode:
         found = fn(*parts)
+    forward, backward = (told if mesh.size() > 1 else NOTHING for told in (forward, backward))
     assert counts(mode) == forward, (counts(mode), forward)
     pairs = list(zip(found, expected, strict=True)) if isinstance(found, tuple) else [(found, expected)]
     if into is not None:
@@ -327,9 +333,7 @@ def check_cat(comm):
 
     check(mesh, cat, [x, y, z], [[S1]] * 3, placed_alike_of(mesh, (3, 11), Shard(1, sections=(4, 6, 1))))
     check(mesh, cat, [x, y], [[S1], [R]], placed_alike_of(mesh, (3, 10), Shard(1, sections=(4, 6))))
-    check(
-        mesh, cat, [x, y], [[S1], [P]], forward={"reduce_scatter": 1} if comm.size else {}, backward={"all_gather": 1}
-    )
+    check(mesh, cat, [x, y], [[S1], [P]], forward=several(comm, "reduce_scatter"), backward=several(comm, "all_gather"))
     check(mesh, cat, [x, y], [[Shard(1, 2)], [Shard(1, 3)]])
     check(mesh, cat, [x, y], [[S0], [S0]], [S0])
     check(mesh, cat, [x, y], [[P], [P]], [P])
@@ -356,7 +360,7 @@ def check_cast(comm):
     for p in (P, S0, R, INV):
         check(mesh, lambda x: x.to(np.float32), [x], [[p]], [p])
     check(mesh, lambda x: x.to(np.int32), [x], [[S1]], [S1])
-    check(mesh, lambda x: (x / 2).to(np.int32), [x], [[P]], [INV], forward={"all_reduce": 1})
+    check(mesh, lambda x: (x / 2).to(np.int32), [x], [[P]], [INV], forward=several(comm, "all_reduce"))
 
 
 # ---------------------------------------------------------------- picking by index
@@ -371,7 +375,7 @@ def check_picking(comm):
         check(mesh, lambda x, i: hd.take_along_dim(x, i, 0), [x, index], [[p], [R]], [P])
         check(mesh, lambda x, i: hd.gather(x, -2, i), [x, index], [[p], [INV]], [P])
         kept = placed_alike_of(mesh, (7, 3), p)
-        more = {"all_reduce": 1}
+        more = several(comm, "all_reduce")
         check(mesh, lambda x, i, s: hd.scatter_add(x, 0, i, s), [x, index, src], [[p], [R], [R]], kept)
         check(mesh, lambda x, i, s: hd.scatter_add(x, 0, i, s), [x, index, src], [[p], [R], [INV]], kept, backward=more)
     wide = x.T.copy()
@@ -489,7 +493,7 @@ def check_row_parallel(comm):
     for bias in (INV, R):
         check(mesh, F.linear, [x, w, b], [[S1], [S1], [bias]], [P])
     check(mesh, F.linear, [x, w], [[S1], [S1]], [P])
-    check(mesh, F.linear, [x, w, b], [[INV], [S1], [INV]], [P], backward={"all_gather": 1} if comm.size else {})
+    check(mesh, F.linear, [x, w, b], [[INV], [S1], [INV]], [P], backward=several(comm, "all_gather"))
     check(mesh, F.linear, [x, w, b], [[R], [S0], [S0]], [S1])
 
 
@@ -499,8 +503,22 @@ def check_row_parallel_on_two_axes(comm):
     mesh = mesh_of(comm, comm.size // 2, 2)
     x, w, b = (whole_array(s, np.float64, i) for i, s in enumerate(((5, 7), (3, 7), (3,))))
     check(mesh, F.linear, [x, w, b], [[S0, S1], [R, S1], [R, INV]], [S0, P])
-    check(mesh, F.linear, [x, w, b], [[S0, S1], [R, S1], [INV, INV]], [S0, P], backward={"all_reduce": 1})
-    check(mesh, F.linear, [x, w, b], [[S0, S1], [INV, S1], [INV, INV]], [S0, P], backward={"all_reduce": 1})
+    check(
+        mesh,
+        F.linear,
+        [x, w, b],
+        [[S0, S1], [R, S1], [INV, INV]],
+        [S0, P],
+        backward=several(comm, "all_reduce", mesh.shape[0]),
+    )
+    check(
+        mesh,
+        F.linear,
+        [x, w, b],
+        [[S0, S1], [INV, S1], [INV, INV]],
+        [S0, P],
+        backward=several(comm, "all_reduce", mesh.shape[0]),
+    )
     check(mesh, F.linear, [x, w, b], [[S1, S1], [S1, S1], [INV, INV]], [P, P])
 
 
