@@ -2,12 +2,14 @@
 
 import faulthandler
 import functools
+import sys
 from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-pytest.register_assert_rewrite(*(p.stem for p in Path(__file__).parents[1].glob("*.py") if p.stem != "conftest"))
+HELPERS = {p.stem for p in Path(__file__).parents[1].glob("*.py")} - {"conftest"}
+pytest.register_assert_rewrite(*sorted(HELPERS - sys.modules.keys()))
 
 TEST_LIMIT_S = 60
 WAIT_LIMIT_S = 20
