@@ -8,6 +8,7 @@ from hpcdist.parallel.prepare import PrepareModuleInput, PrepareModuleInputOutpu
 from hpcdist.parallel.replicate import Replica, replicate
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
+from hpcdist.parallel.whole import full_state_dict, load_full_state_dict
 
 __all__ = [
     "ColwiseParallel",
@@ -20,6 +21,8 @@ __all__ = [
     "SequenceParallel",
     "clip_grad_norm_",
     "explain_plan",
+    "full_state_dict",
+    "load_full_state_dict",
     "loss_parallel",
     "parallelize_module",
     "replicate",
