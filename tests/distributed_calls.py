@@ -107,11 +107,20 @@ def of_style(name):
     }
 
 
+def shared(comm):
+    return style("ColwiseParallel").apply(nn.Linear(2, 2), mesh(comm))
+
+
 PARALLEL = {
     "parallel.parallelize_module": (mesh, lambda m: parallel.parallelize_module(nn.Linear(2, 2), m, {})),
     "parallel.explain_plan": (mesh, lambda m: parallel.explain_plan(nn.Linear(2, 2), m, {})),
     "parallel.loss_parallel": (mesh, lambda _: parallel.loss_parallel().__enter__()),
     "parallel.clip_grad_norm_": (parameter, lambda p: parallel.clip_grad_norm_(p, 1.0)),
+    "parallel.full_state_dict": (shared, parallel.full_state_dict),
+    "parallel.load_full_state_dict": (
+        shared,
+        lambda model: parallel.load_full_state_dict(model, nn.Linear(2, 2).state_dict()),
+    ),
 }
 for name in (*STYLES, "PrepareModuleOutput", "PrepareModuleInputOutput"):
     PARALLEL |= of_style(name)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
@@ -41,8 +39,8 @@ class GradScaler:
     Attributes
     ----------
     agree : function ``(found: bool) -> bool``
-        What all ranks say. Gradients that were reduced are the same on all, and need none; where ranks hold parts of
-        parameters, the ranks of their mesh are asked anyway.
+        What all ranks say; gradients that were reduced are the same on all, and need none. Where ranks hold parts of
+        parameters, ``parallel.ShardedGradScaler`` asks them.
     """
 
     def __init__(
@@ -100,10 +98,11 @@ class GradScaler:
         self._unscaled.add(id(optimizer))
 
     def _look(self, optimizer: Optimizer) -> bool:
-        """Find out, once, whether a gradient is not finite. Collective over the meshes of distributed parameters."""
+        """Find out, once, whether a gradient is not finite."""
         if id(optimizer) not in self._found:
-            mine = not all(_is_finite(g) for g in _gradients(optimizer))
-            self._found[id(optimizer)] = self.agree(_in_any_part(mine, optimizer))
+            if self.agree is _own_opinion:
+                _check_whole(optimizer)
+            self._found[id(optimizer)] = self.agree(not all(_is_finite(g) for g in _gradients(optimizer)))
         return self._found[id(optimizer)]
 
     def step(self, optimizer: Optimizer) -> Any:
@@ -180,12 +179,11 @@ def _own_opinion(found: bool) -> bool:
     return found
 
 
-def _in_any_part(found: bool, optimizer: Optimizer) -> bool:
-    """Say whether a rank that holds parts of distributed parameters has found one. Collective over their meshes."""
-    parameters: list[Any] = [p for group in optimizer.param_groups for p in group["params"]]
-    for mesh in {id(p.device_mesh): p.device_mesh for p in parameters if hasattr(p, "device_mesh")}.values():
-        found = bool(mesh.get_mesh_group().all_reduce(np.array([float(found)]))[0])
-    return found
+def _check_whole(optimizer: Optimizer) -> None:
+    """Refuse parameters of which ranks hold parts: one would skip a step that others take."""
+    if any(hasattr(p, "placements") for group in optimizer.param_groups for p in group["params"]):
+        what, do = "GradScaler: parameters are distributed", "use hd.parallel.ShardedGradScaler, which asks all ranks"
+        raise TypeError(explain(what, do=do))
 
 
 def _gradients(optimizer: Optimizer) -> list[Array]:

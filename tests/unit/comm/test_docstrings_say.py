@@ -269,6 +269,7 @@ EXCLUDED = {
     "comm.get_default": "makes the process's own group; what it calls, init, is here",
     "elastic": "starts processes; has no communicator before the job has",
     "parallel.Replica": "made by replicate",
+    "parallel.ShardedGradScaler": "has the methods of optim.GradScaler, which knows no ranks",
     "train.Loop": "its three methods are verbs on real data: tests/e2e runs them",
     "train.Strategy": "a protocol",
     "train.TrainState.state_dict": "gathers distributed parameters: tests/e2e runs it",

@@ -10,12 +10,14 @@ from tp_suite import SIZES, on
 from hpcdist import manual_seed, nn, optim
 from hpcdist.autograd import Tensor
 from hpcdist.dtensor import Invariant, Replicate, Shard, distribute_module, distribute_tensor
+from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    ShardedGradScaler,
     parallelize_module,
 )
 
@@ -193,12 +195,17 @@ def test_averages_of_parallel_models_are_parallel_models(size):
 def test_a_gradient_that_is_not_finite_on_one_rank_skips_the_step_of_all():
     def main(mesh):
         model = parallelize_module(tp_suite.net(), mesh, PLAN)
-        sgd, scaler = optim.SGD(model.named_parameters(), lr=0.1), optim.GradScaler(init_scale=4.0)
+        sgd, scaler = optim.SGD(model.named_parameters(), lr=0.1), ShardedGradScaler(mesh, init_scale=4.0)
         before = copy.deepcopy(model.state_dict())
         scaler.scale(model(Tensor(X)).sum()).backward()
         if mesh.get_local_rank() == 1:
             model[0].weight.grad[0, 0] = np.inf
-        scaler.step(sgd)
+        with pytest.raises(TypeError, match="ShardedGradScaler"):
+            optim.GradScaler().step(sgd)
+        with CommDebugMode() as mode:
+            scaler.unscale_(sgd)
+            scaler.step(sgd)
+        assert mode.get_comm_counts() == {"all_reduce": 1}
         scaler.update()
         for name, value in model.state_dict().items():
             np.testing.assert_array_equal(value, before[name])
