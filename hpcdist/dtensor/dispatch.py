@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from hpcdist.autograd import Op, Tensor, apply
 from hpcdist.comm.mesh import DeviceMesh
+from hpcdist.dtensor.adopted import adopted
 from hpcdist.dtensor.choice import Choice, Placed, best, distance, ways
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
@@ -122,7 +123,7 @@ def _adopted(op: Op, x: Any, mesh: DeviceMesh) -> DTensor:
     if x.ndim and not _mode.implicit:
         do = "distribute it, say DTensor.from_local(x, mesh), or compute under hd.dtensor.implicit_replication()"
         raise TypeError(explain(f"{op.name}: a plain tensor beside a distributed one", got=x.shape, do=do))
-    return DTensor(x, Layout.of(mesh, [Invariant()] * mesh.ndim, x.shape))
+    return adopted(x, mesh)
 
 
 # ---------------------------------------------------------------- plans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -206,7 +207,7 @@ class DTensor(Operators):
 
     def __deepcopy__(self, memo: Any) -> DTensor:
         copied = Tensor(self.local.data.copy(), self.local.requires_grad)
-        copied.grad = None if self.local.grad is None else self.local.grad.copy()
+        copied.grad = copy.deepcopy(self.local.grad, memo)  # which may say that gradients are left out
         return DTensor(copied, self.layout)
 
     # ---- changes of layout

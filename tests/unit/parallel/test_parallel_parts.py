@@ -9,6 +9,7 @@ from tp_suite import SIZES, on
 
 from hpcdist import manual_seed, nn, optim
 from hpcdist.autograd import Tensor
+from hpcdist.comm.local import run
 from hpcdist.dtensor import Invariant, Replicate, Shard, distribute_module, distribute_tensor
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.parallel import (
@@ -223,3 +224,48 @@ def test_parts_keep_their_layouts_when_the_whole_is_parallelized():
         return [p.placements[0] for p in whole.parameters()]
 
     assert on(2, main)[0] == [Shard(0), Shard(0), Shard(1), Invariant()]
+
+
+# ---------------------------------------------------------------- check mode
+def checked(size, main):
+    """Run ``main(mesh)`` on thread ranks in check mode."""
+
+    def start(comm):
+        comm.check = True
+        return main(tp_suite.mesh_of(comm))
+
+    return run(size, start)
+
+
+def test_inputs_that_differ_between_ranks_are_found_in_check_mode():
+    def main(mesh):
+        model = parallelize_module(tp_suite.net(), mesh, PLAN)
+        with pytest.raises(ValueError, match=r"counts as the same on all ranks.*\n.*other values"):
+            model(Tensor(X + (mesh.get_rank() == 1)))
+        with pytest.raises(ValueError, match="counts as the same on all ranks"):
+            model(Tensor(X[: 1 + mesh.get_rank()]))
+        np.testing.assert_allclose(model(Tensor(X)).full_tensor().data, tp_suite.net()(Tensor(X)).data, rtol=1e-5)
+
+    checked(3, main)
+
+
+def test_targets_that_differ_between_ranks_are_found_in_check_mode():
+    def main(mesh):
+        model = tp_suite.gpt("gelu-layer-rotary")
+        parallelize_module(model, mesh, tp_suite.gpt_plan(model))
+        tokens, targets = tp_suite.batch(model.config, 0)
+        expected = tp_suite.gpt("gelu-layer-rotary")(tokens, targets).item()
+        assert model(tokens, targets).item() == pytest.approx(expected, rel=1e-5)
+        targets[0, 3] = mesh.get_rank()
+        with pytest.raises(ValueError, match="other values"):
+            model(tokens, targets)
+
+    checked(2, main)
+
+
+def test_parts_that_differ_are_no_mistake_in_check_mode():
+    def main(mesh):
+        model = parallelize_module(nn.LayerNorm(4), mesh, SequenceParallel(sequence_dim=0))
+        return model(Tensor(X[: 2 - mesh.get_rank()])).shape
+
+    assert checked(2, main) == [(3, 4)] * 2
