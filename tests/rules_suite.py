@@ -3,6 +3,7 @@
 The oracle is the same function of plain tensors: values, gradients, layouts, and what is communicated.
 """
 
+import random
 import re
 
 import numpy as np
@@ -13,7 +14,7 @@ from move_suite import AVG, INV, S0, S1, P, R, whole_array
 import hpcdist as hd
 from hpcdist.autograd import OPS, Tensor, apply
 from hpcdist.comm import init_device_mesh
-from hpcdist.dtensor import Shard, dual
+from hpcdist.dtensor import Layout, Shard, dual
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.nn import functional as F
 
@@ -208,6 +209,38 @@ def check_nested_views(comm):
     check(mesh, lambda x: x.reshape(8, 2, 3), [x], [[S0, Shard(1, 3)]], [S0, S1])
     check(mesh, lambda x: x.reshape(2, 4, 6), [x], [[P, S1]], [P, S2])
     refused(mesh, lambda x: x.reshape(-1), [x], [[S0, S1]], r"reshape.*dim 0 is cut on dp")
+
+
+def random_shape(rng, total):
+    """Return extents with the product ``total``, some of them one."""
+    shape = []
+    while total > 1:
+        shape.append(rng.choice([d for d in range(1, total + 1) if total % d == 0]))
+        total //= shape[-1]
+    return tuple(shape)
+
+
+def check_random_views(comm, seed):
+    """Views of arrays cut by one axis or two, in either order, in units and sections: right, or refused."""
+    rng = random.Random(seed)
+    for _ in range(12):
+        mesh = mesh_of(comm, *rng.choice([(comm.size,), (1, comm.size), (2, 2) if comm.size == 4 else (comm.size, 1)]))
+        total = rng.choice([4, 6, 8, 12, 24, 30, 36])
+        old, new = random_shape(rng, total), random_shape(rng, total)
+        cuts = [*shards(old), *shards(old), P, R, INV]
+        placements = [rng.choice(cuts) for _ in range(mesh.ndim)]
+        order = tuple(rng.sample(range(mesh.ndim), mesh.ndim))
+        x, message = whole_array(old, np.float64), ""
+        try:
+            Layout.of(mesh, placements, old, order)
+        except ValueError:  # units do not fit what another axis leaves
+            continue
+        try:
+            check(mesh, lambda x, new=new: x.reshape(new), [x], [placements], orders=[order])
+        except ValueError as error:
+            message = str(error)
+        assert set(comm.all_gather_object(message)) == {message}
+        assert message.startswith("reshape: what ranks hold") or not message, message
 
 
 def check_fused_views(comm):
@@ -570,6 +603,7 @@ BODIES = [value for name, value in sorted(globals().items()) if name.startswith(
 """All of the bodies above."""
 ARGUMENTS = {
     check_reshape: RESHAPES,
+    check_random_views: [(seed,) for seed in range(6)],
     check_heads_of_features: [(1,), (3,), (4,)],
     check_attention: [(1,), (3,), (4,)],
     check_grouped_heads: [(4, 2), (6, 3), (3, 3)],
