@@ -17,7 +17,7 @@ from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.parallel.style import ParallelStyle
 
-__all__ = ["DEALT", "Assignment", "Placing", "Plan", "assignments", "placings"]
+__all__ = ["DEALT", "Assignment", "Placing", "Plan", "assignments", "layout_of", "placings", "unnumbered"]
 
 Plan: TypeAlias = "ParallelStyle | Sequence[ParallelStyle] | Mapping[str, Plan]"
 """A style, several that are applied one after another, or plans by patterns of names."""
@@ -105,11 +105,16 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _unmatched(pattern: str, prefix: str, names: list[str]) -> str:
-    numbered = {re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names}  # blocks.0.attn: blocks.*.attn
-    near = difflib.get_close_matches(pattern, sorted({*names, *numbered}), n=4)
+    patterns = set(map(unnumbered, names))
+    near = difflib.get_close_matches(pattern, sorted({*names, *patterns}), n=4)
     where = f" in {prefix!r}" if prefix else ""
-    expected = f"one such as {', '.join(near)}" if near else f"one of {', '.join(sorted(numbered)) or 'none'}"
+    expected = f"one such as {', '.join(near)}" if near else f"one of {', '.join(sorted(patterns)) or 'none'}"
     return explain(f"parallelize_plan: no module{where} fits", got=repr(pattern), expected=expected)
+
+
+def unnumbered(name: str) -> str:
+    """Return the pattern of a name and of those that differ in their numbers: blocks.*.attn for blocks.0.attn."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
 
 
 # ---------------------------------------------------------------- placing

@@ -214,6 +214,19 @@ def test_a_plan_is_explained():
         explain_plan(model, mesh, {"wet": RowwiseParallel()})
 
 
+def test_modules_that_are_placed_in_other_ways_have_rows_of_their_own():
+    mesh = DeviceMesh(range(2), "tp", DryCommunicator(2))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    table = explain_plan(tp_suite.net(), mesh, plan, positions=3)
+    rows = {line.split()[0]: line for line in table.splitlines()}
+    assert "weight Shard(0), bias Shard(0)" in rows["0"]
+    assert "weight Shard(1), bias Invariant" in rows["2"]
+    assert ("all_reduce" in rows["0"], "1 all_reduce 48 B" in rows["2"]) == (True, True)
+    numbered = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    rows = [line.split()[:2] for line in explain_plan(numbered, mesh, {"0": ColwiseParallel()}).splitlines()]
+    assert rows[-2:] == [["0", "1"], ["1", "2"]]
+
+
 @both
 def test_what_follows_from_styles_is_what_is_called(sequence_parallel):
     """In blocks, both tables tell of the same collectives and bytes; they are those of a real step."""
