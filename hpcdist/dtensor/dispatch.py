@@ -16,10 +16,11 @@ from hpcdist.dtensor.adopted import adopted
 from hpcdist.dtensor.choice import Choice, Placed, best, distance, ways
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.placements import Invariant, Shard
+from hpcdist.dtensor.path import along
+from hpcdist.dtensor.placements import Shard
 from hpcdist.dtensor.signature import Row, parse, unnamed
 from hpcdist.dtensor.steps import is_implicit, steps
-from hpcdist.dtensor.tensor import DTensor, along
+from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
 
 __all__ = [

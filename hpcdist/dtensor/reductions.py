@@ -178,7 +178,7 @@ def _extreme(name: str, x: DTensor, dim: Dims, keepdim: bool) -> Any:
         x.local,
         name=name,
         dims=dims,
-        comms=tuple(layout.groups[axis] for axis in cutting(layout, dims)),
+        comms=layout.groups_along(cutting(layout, dims)),
         held=tuple(layout.indices_at(d, layout.coordinate) for d in dims),
         size=tuple(x.shape[d] for d in dims),
     )

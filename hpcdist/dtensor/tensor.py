@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array, namespace
-from hpcdist.autograd import Tensor, apply, backward, no_grad
+from hpcdist.autograd import Tensor, backward, no_grad
 from hpcdist.autograd.operand import binary, product
 from hpcdist.autograd.operators import Operators
 from hpcdist.autograd.tape import seed_of
 from hpcdist.autograd.tensor import UFUNC_OPS, Hook
 from hpcdist.comm.mesh import DeviceMesh
-from hpcdist.comm.work import Done, Then, Work
-from hpcdist.dtensor.exchange import EXCHANGE
+from hpcdist.comm.work import Then
+from hpcdist.dtensor.kept import kept
 from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.lend import lend
-from hpcdist.dtensor.move import imove
-from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, dual
-from hpcdist.dtensor.redistribute import redistribute
-from hpcdist.dtensor.steps import Step, is_free, steps
+from hpcdist.dtensor.path import along, posted
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Shard, dual
+from hpcdist.dtensor.steps import steps
 from hpcdist.errors import explain
 
 if TYPE_CHECKING:
     from hpcdist.dtensor.chunks import Chunk
 
-__all__ = ["DTensor", "along", "local_of", "relaid", "with_gradients"]
+__all__ = ["DTensor", "local_of", "relaid", "with_gradients"]
 
 
 class DTensor(Operators):
@@ -244,15 +242,11 @@ class DTensor(Operators):
         if device_mesh is not None and device_mesh != self.device_mesh:
             do = "distribute full_tensor() anew"
             raise ValueError(explain("redistribute: mesh", got=device_mesh, expected=self.device_mesh, do=do))
-        target = self.layout.placed(placements, self._order(placements) if order is None else order)
+        asked = (self.layout, tuple(placements), None if order is None else tuple(order))
+        target = kept(self.device_mesh, asked, _target)
         if async_op:
-            return _posted(self, target)
+            return Then(posted(self.local, steps(self.layout, target)), lambda local: _moved(self, local, target))
         return relaid(self, target)
-
-    def _order(self, placements: Sequence[Placement]) -> tuple[int, ...]:
-        """Return the present order, axes that shall cut and do not cut yet last."""
-        new = [a for a, (p, q) in enumerate(zip(self.placements, placements, strict=False)) if _is_new(p, q)]
-        return (*(a for a in self.layout.order if a not in new), *new)
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
         """Return the whole array as a plain tensor, on every rank. Collective over the axes that hold parts.
@@ -427,77 +421,20 @@ def relaid(x: DTensor, layout: Layout) -> DTensor:
     """Return ``x`` in another layout of its mesh. Collective over the axes that change, unless they change for free."""
     if x.layout is layout:
         return x
-    local = along(x.local, steps(x.layout, layout))
-    return DTensor(local.detach() if local is x.local else local, layout)
+    return _moved(x, along(x.local, steps(x.layout, layout)), layout)
 
 
-def along(local: Tensor, path: Sequence[Step]) -> Tensor:
-    """Return what this rank holds after ``path``. Collective over the axes that change, unless they change for free.
-
-    It is the tensor itself where all stay whole and no gradient is wanted.
-    """
-    if not local.requires_grad:
-        path = [step for step in path if not _stays(step)]
-    elif local.node is None and path and all(_lends(step) or _adds(step) for step in path):
-        comms = tuple(step.src.groups[cast(int, step.axis)] for step in path if _lends(step))
-        local, path = lend(local, comms) if comms else local, [step for step in path if not _lends(step)]
-    for step in path:
-        local = _take(local, step)
-    return local
+def _moved(x: DTensor, local: Tensor, layout: Layout) -> DTensor:
+    """Return what has become of ``x``; two layouts of one tensor do not share its gradient."""
+    return DTensor(local.detach() if local is x.local and layout is not x.layout else local, layout)
 
 
-def _take(local: Tensor, step: Step) -> Tensor:
-    """Take one step. Collective over its axis, or over all that cut; see the step."""
-    if step.axis is None:
-        return cast(Tensor, apply(EXCHANGE, local, src=step.src, dst=step.dst))
-    src, dst = step.kinds
-    return redistribute(local, src, dst, step.src.groups[step.axis], seen(step))
-
-
-def seen(step: Step) -> tuple[int, ...]:
-    """Return the shape of the array as the ranks of the axis see it: cut by all others."""
-    assert step.axis is not None
-    return step.src.at(step.axis, Invariant()).local_shape
-
-
-def _posted(x: DTensor, layout: Layout) -> Work[DTensor]:
-    """Post the first step that communicates; take the others when it is waited for."""
-    taken = steps(x.layout, layout)
-    local = x.local
-    while taken and (is_free(taken[0]) or not _may_be_posted(taken[0])):
-        local = _take(local, taken.pop(0))
-    if not taken:
-        return Done(DTensor(local, layout))
-    first, rest, start = taken[0], taken[1:], local
-    assert first.axis is not None
-    (src, dst), comm, shape = first.kinds, first.src.groups[first.axis], seen(first)
-
-    def finish(moved: Array) -> DTensor:
-        local = redistribute(start, src, dst, comm, shape, moved=moved)
-        for step in rest:
-            local = _take(local, step)
-        return DTensor(local, layout)
-
-    return Then(imove(start.data, src, dst, comm, shape), finish)
-
-
-def _may_be_posted(step: Step) -> bool:
-    """Say whether a step is one collective on one axis; a maximum that is finished needs two."""
-    return step.axis is not None and not (isinstance(p := step.kinds[0], Partial) and p.op not in ("sum", "avg"))
-
-
-def _stays(step: Step) -> bool:
-    """Say whether ranks hold the whole array before and after a step."""
-    return step.axis is not None and all(isinstance(p, (Invariant, Replicate)) for p in step.kinds)
-
-
-def _adds(step: Step) -> bool:
-    """Say whether one rank adds what all have to a sum over ranks."""
-    return step.axis is not None and isinstance(step.kinds[1], Partial) and not isinstance(step.kinds[0], Partial)
-
-
-def _lends(step: Step) -> bool:
-    return step.axis is not None and step.kinds == (Invariant(), Replicate())
+def _target(x: Layout, placements: tuple[Placement, ...], order: tuple[int, ...] | None) -> Layout:
+    """Return the layout that was asked for; in the present order by default, axes that cut anew last."""
+    if order is None:
+        new = [a for a, (p, q) in enumerate(zip(x.placements, placements, strict=False)) if _is_new(p, q)]
+        order = (*(a for a in x.order if a not in new), *new)
+    return x.placed(placements, order)
 
 
 def _is_new(before: Placement, after: Placement) -> bool:

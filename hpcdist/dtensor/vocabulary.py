@@ -133,8 +133,9 @@ def _aligned(p: Placement, q: Placement, last: int) -> tuple[Placement, Placemen
 
 def _classes(layout: Layout, dim: int) -> Classes:
     """Return which classes lie along ``dim`` on this rank."""
-    comms = tuple(layout.groups[axis] for axis in layout.cutters(dim))
-    return Classes(comms, layout.indices_at(dim, layout.coordinate), layout.shape[dim])
+    return Classes(
+        layout.groups_along(layout.cutters(dim)), layout.indices_at(dim, layout.coordinate), layout.shape[dim]
+    )
 
 
 def _scaled_loss(name: str, arrays: Sequence[Tensor], attrs: dict[str, Any], divisor: float) -> Tensor:
@@ -165,7 +166,7 @@ def _divisor(name: str, targets: DTensor, num_classes: int, weight: Sequence[DTe
     """
     if attrs["reduction"] != "mean":
         return 1.0
-    comms = [group for group, p in zip(targets.layout.groups, targets.placements, strict=True) if isinstance(p, Shard)]
+    comms = targets.layout.groups_along(axis for axis, p in enumerate(targets.placements) if isinstance(p, Shard))
     total, error = 0.0, None
     try:
         total = _counted(targets.local.data, num_classes, weight, attrs["ignore_index"])

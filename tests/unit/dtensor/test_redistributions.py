@@ -61,6 +61,11 @@ def test_what_is_posted_goes_on_while_others_work():
     run(3, main)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_axis_of_one_rank_is_free(size):
+    run(size, suite.check_alone)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_case_b16(size):
     run(size, suite.check_b16)

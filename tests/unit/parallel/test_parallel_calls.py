@@ -58,7 +58,7 @@ def test_an_input_is_prepared_once_however_many_layers_use_it(size, come):
         expected = [("backward", "all_reduce")]
         if isinstance(come, Shard):  # a plain part: its size is told to the others
             expected = [("forward", "object"), ("forward", "all_gather"), ("backward", "reduce_scatter")]
-        assert found == expected
+        assert found == (expected if size > 1 else [call for call in expected if call[1] == "object"])
 
     on(size, main)
 
@@ -184,7 +184,9 @@ def test_losses_of_logits_that_are_cut(size, label_smoothing):
         expected = nn.functional.cross_entropy(reference(x), targets, label_smoothing=label_smoothing)
         expected.backward()
         assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
-        assert mode.get_comm_bytes() == {"all_gather": 2 * 5 * 8}  # two float64 numbers a row, and no logits
+        assert mode.get_comm_bytes() == (
+            {"all_gather": 2 * 5 * 8} if size > 1 else {}
+        )  # two float64 numbers a row, and no logits
         np.testing.assert_allclose(
             model.weight.gradient().full_tensor().data, reference.weight.grad, rtol=1e-4, atol=1e-6
         )
