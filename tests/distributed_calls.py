@@ -64,6 +64,7 @@ DTENSOR = {
     "dtensor.Layout.of": (mesh, lambda m: Layout.of(m, [Shard(0)], (4, 2))),
     "dtensor.Layout.placed": (rows, lambda x: x.layout.placed([Shard(1)])),
     "dtensor.Layout.at": (rows, lambda x: x.layout.at(0, Invariant())),
+    "dtensor.Layout.groups_along": (rows, lambda x: x.layout.groups_along([0])),
     "dtensor.Layout.cutters": (rows, lambda x: x.layout.cutters(0)),
     "dtensor.Layout.ranges_at": (rows, lambda x: x.layout.ranges_at(0, (1,))),
     "dtensor.Layout.indices_at": (rows, lambda x: x.layout.indices_at(0, (1,))),

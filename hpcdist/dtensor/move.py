@@ -35,6 +35,9 @@ from hpcdist.errors import explain
 __all__ = ["imove", "move", "transpose"]
 
 
+_SUM, _AVG = Partial("sum"), Partial("avg")
+
+
 def transpose(src: Placement, dst: Placement) -> tuple[Placement, Placement]:
     """Return the move that gradients make when the array moves from ``src`` to ``dst``.
 
@@ -132,13 +135,13 @@ def _post(m: _Move) -> Work[Array]:
 
 def _to_partial(m: _Move, dst: Partial) -> Work[Array]:
     size = m.comm.size
-    if m.src == Partial("avg"):
+    if m.src == _AVG:
         return Done(m.x / size)
-    if dst == Partial("sum"):
+    if dst == _SUM:
         return _TABLE[type(m.src), Partial](m)
-    if m.src in (Replicate(), Invariant()):
+    if isinstance(m.src, (Replicate, Invariant)):
         return Done(m.x)
-    return Then(m.by(m.src, Partial("sum")), lambda y: y * size)
+    return Then(m.by(m.src, _SUM), lambda y: y * size)
 
 
 # ---- the table
