@@ -97,6 +97,9 @@ class SequenceParallel(ParallelStyle):
     sequence_dim: int = 1
     use_local_output: bool = False
 
+    def __post_init__(self) -> None:
+        Shard(self.sequence_dim)  # raises if it is no dimension
+
     def placements(self, module: Module) -> dict[str, Placement]:
         """Return that all is on all ranks."""
         return dict.fromkeys(module.slots, Invariant())

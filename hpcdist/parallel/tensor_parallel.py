@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -103,7 +104,7 @@ def _agreed(
 
     def look() -> list[tuple[Any, ...]]:
         found[:] = planned(module, mesh, plan, strict)
-        styles = [(name, type(style).__name__) for name, _, style in found[0]]
+        styles = [(name, repr(style) if is_dataclass(style) else type(style).__name__) for name, _, style in found[0]]
         return [*styles, *map(_described, found[1])]
 
     told = on_every_rank(comm, look)
