@@ -146,7 +146,7 @@ def _blocked(now: Layout, dst: Layout) -> Step:
     """Return a step where no axis may move by itself: cut in a wrong order first, then exchange."""
     for axis, placement in enumerate(dst.placements):
         if isinstance(placement, Shard) and not isinstance(now.placements[axis], Shard):
-            return Step(axis, now, now.at(axis, placement))
+            return Step(axis, now, now.at(axis, Shard(placement.dim)))  # units need not fit what others leave
     placements, staying = list(now.placements), []
     for axis in now.order:
         if isinstance(p := now.placements[axis], Shard):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from hpcdist.comm.work import Then
 from hpcdist.dtensor.kept import kept
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.path import along, posted
-from hpcdist.dtensor.placements import Invariant, Partial, Placement, Shard, dual
+from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, dual
 from hpcdist.dtensor.steps import steps
 from hpcdist.errors import explain
 
@@ -386,7 +387,11 @@ class DTensor(Operators):
 
     def __gradient__(self, array: Array) -> DTensor:
         """Return a gradient of what this rank holds as a distributed tensor."""
-        return DTensor(Tensor(array), self.layout.placed([dual(p) for p in self.placements]))
+        shares = [axis for axis, p in enumerate(self.placements) if p == Partial("avg")]
+        if shares:  # each rank has its share of the gradient of a mean
+            array = array * math.prod(self.device_mesh.shape[axis] for axis in shares)
+        placements = [Replicate() if axis in shares else dual(p) for axis, p in enumerate(self.placements)]
+        return DTensor(Tensor(array), self.layout.placed(placements))
 
     def _linear(self) -> DTensor:
         """Return it with averages as sums, and combinations that are not linear finished."""

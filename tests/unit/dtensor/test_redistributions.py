@@ -8,7 +8,7 @@ from move_suite import INV, S0, S1, P, R
 from hpcdist.autograd import Tensor
 from hpcdist.comm import init_device_mesh
 from hpcdist.comm.local import run
-from hpcdist.dtensor import DTensor, Partial
+from hpcdist.dtensor import DTensor, Partial, Shard
 from hpcdist.dtensor.debug import CommDebugMode
 
 
@@ -130,5 +130,36 @@ def test_moved_for_free_says_nothing():
             for placements in ([S0, S1], [R, S0], [S0, S0], [P, R], [INV, INV]):
                 moved = x.redistribute(placements=placements)
         assert moved.layout is x.layout
+
+    run(4, main)
+
+
+@pytest.mark.parametrize(
+    ("n", "outer"), [(2, Shard(0, unit=2)), (6, Shard(0, unit=3)), (8, Shard(0, sections=(4, 4))), (5, Shard(0))]
+)
+@pytest.mark.parametrize("wider", [INV, P, S1])
+def test_units_that_do_not_fit_what_another_axis_leaves_are_cut_before_it(n, outer, wider):
+    """The second axis cuts already, and the first one shall cut before it, in units of the whole dimension."""
+
+    def main(comm):
+        mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
+        suite.check_redistribute(mesh, (n, 3), ([wider, S0], (0, 1)), ([outer, S0], (0, 1)))
+        suite.check_redistribute(mesh, (n, 3), ([outer, S0], (0, 1)), ([wider, S0], (0, 1)))
+
+    run(4, main)
+
+
+def test_the_gradient_of_an_average_is_that_of_a_sum():
+    """What each rank holds of a mean has its share of the gradient; the gradient of the mean is the whole one."""
+
+    def main(comm):
+        mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
+        local = Tensor(np.ones(3), requires_grad=True)
+        x = DTensor.from_local(local, mesh, [Partial("avg"), P])
+        (x.redistribute(placements=[INV, INV]) * 3.0).sum().backward()
+        np.testing.assert_array_equal(x.grad, np.full(3, 1.5))
+        gradient = x.gradient()
+        assert gradient.placements == (R, R)
+        np.testing.assert_array_equal(gradient.data, np.full(3, 3.0))
 
     run(4, main)
