@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcdist.autograd import Tensor
 from hpcdist.comm.mesh import DeviceMesh
+from hpcdist.comm.observing import unobserved
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant
@@ -24,6 +25,7 @@ def adopted(x: Tensor, mesh: DeviceMesh) -> DTensor:
     if not mesh.comm.check:
         return DTensor(x, Layout.of(mesh, placements, x.shape))
     try:
-        return from_local(x, mesh, placements, run_check=True)
+        with unobserved():
+            return from_local(x, mesh, placements, run_check=True)
     except ValueError as error:
         raise ValueError(f"a plain tensor that counts as the same on all ranks of the mesh is not: {error}") from None

@@ -249,18 +249,8 @@ def test_inputs_that_differ_between_ranks_are_found_in_check_mode():
     checked(3, main)
 
 
-def test_targets_that_differ_between_ranks_are_found_in_check_mode():
-    def main(mesh):
-        model = tp_suite.gpt("gelu-layer-rotary")
-        parallelize_module(model, mesh, tp_suite.gpt_plan(model))
-        tokens, targets = tp_suite.batch(model.config, 0)
-        expected = tp_suite.gpt("gelu-layer-rotary")(tokens, targets).item()
-        assert model(tokens, targets).item() == pytest.approx(expected, rel=1e-5)
-        targets[0, 3] = mesh.get_rank()
-        with pytest.raises(ValueError, match="other values"):
-            model(tokens, targets)
-
-    checked(2, main)
+def test_tokens_and_targets_that_differ_between_ranks_are_found_in_check_mode():
+    checked(3, lambda mesh: tp_suite.check_inputs_compared(mesh.comm))
 
 
 def test_parts_that_differ_are_no_mistake_in_check_mode():
