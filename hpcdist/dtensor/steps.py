@@ -9,6 +9,7 @@ from hpcdist.comm.communicator import Communicator
 from hpcdist.dtensor.kept import kept
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
+from hpcdist.errors import explain
 
 __all__ = ["Step", "is_free", "is_implicit", "steps"]
 
@@ -68,13 +69,21 @@ def steps(src: Layout, dst: Layout) -> tuple[Step, ...]:
 
     Slices are taken first, then sums are finished, and at last things are gathered. An axis is moved by itself where
     none that cuts the same dimension comes after it; else those that cut exchange what they hold, once.
+
+    Raises
+    ------
+    ValueError
+        If shapes or meshes differ.
     """
     return kept(src.mesh, (src, dst), _found)
 
 
 def _found(src: Layout, dst: Layout) -> tuple[Step, ...]:
+    if src.shape != dst.shape or src.mesh != dst.mesh:
+        expected = f"a layout of an array of {src.shape} on {src.mesh}"
+        raise ValueError(explain("a change of layout", got=f"{dst} on {dst.mesh}", expected=expected))
     found: list[Step] = []
-    now = src
+    now, dst = src, src.placed(dst.placements, dst.order)  # meshes that are equal keep layouts each of its own
     while now is not dst:
         step = _direct(now, dst) or _blocked(now, dst)
         found.append(step)

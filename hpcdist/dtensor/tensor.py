@@ -378,9 +378,12 @@ class DTensor(Operators):
         target = root.layout.placed([dual(p) for p in root.placements])
         if not isinstance(grad, DTensor):
             xp = namespace(root.local.data)
-            value = 1 if grad is None else grad.data if isinstance(grad, Tensor) else grad
-            whole = xp.broadcast_to(xp.asarray(value, root.dtype), self.shape)
-            grad = DTensor(Tensor(whole), target.placed([Invariant()] * len(self.placements)))
+            value = xp.asarray(1 if grad is None else grad.data if isinstance(grad, Tensor) else grad, root.dtype)
+            grad = value if value.ndim else xp.broadcast_to(value, self.shape)
+        if grad.shape != self.shape:
+            raise RuntimeError(explain("backward: a cotangent has another shape", got=grad.shape, expected=self.shape))
+        if not isinstance(grad, DTensor):
+            grad = DTensor(Tensor(grad), target.placed([Invariant()] * len(self.placements)))
         with no_grad():
             seed = relaid(grad, target).local.data
         return root.local, seed_of(root.local, seed)

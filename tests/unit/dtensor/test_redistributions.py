@@ -163,3 +163,21 @@ def test_the_gradient_of_an_average_is_that_of_a_sum():
         np.testing.assert_array_equal(gradient.data, np.full(3, 3.0))
 
     run(4, main)
+
+
+def test_layouts_of_other_shapes_and_meshes_are_refused_and_equal_meshes_are_one():
+    def main(comm):
+        parent, other = init_device_mesh((1, 2), ("dp", "tp"), comm), init_device_mesh(2, "tp", comm)
+        mesh, same = parent["tp"], parent["tp"]
+        x = suite.placed(np.arange(6.0).reshape(3, 2), mesh, [S0], requires_grad=True)
+        for wrong in (np.ones((2, 2)), np.ones(2), DTensor.from_local(np.ones((3, 3)), mesh)):
+            with pytest.raises(RuntimeError, match=r"cotangent has another shape(.|\n)*expected \(3, 2\)"):
+                (x * x).backward(wrong)
+        with pytest.raises(ValueError, match="a change of layout"):
+            (x * x).backward(DTensor.from_local(np.ones((3, 2)), other))
+        with pytest.raises(ValueError, match="on two meshes"):
+            x * DTensor.from_local(np.ones((3, 2)), other)
+        (x * DTensor.from_local(np.full((3, 2), 2.0), same)).backward(DTensor.from_local(np.ones((3, 2)), same))
+        np.testing.assert_array_equal(x.grad, np.full(x.grad.shape, 2.0))
+
+    run(2, main)
