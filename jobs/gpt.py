@@ -114,11 +114,10 @@ def mesh_sizes(options: Options, num_ranks: int) -> dict[str, int]:
         raise ValueError(explain("--strategy", got=options.strategy, expected=" or ".join(STRATEGIES)))
     if options.mesh is None:
         return {"dp": 1, "tp": num_ranks} if options.strategy == "tp" else {"dp": num_ranks, "tp": 1}
-    sizes = dict.fromkeys(AXES, 1)
-    given = [part.partition("=") for part in options.mesh.split(",")]
-    names = [name for name, _, _ in given]
-    sizes |= {name: int(size) if size.isdecimal() else 0 for name, _, size in given}
-    if set(sizes) != set(AXES) or len(set(names)) < len(names) or sizes["dp"] * sizes["tp"] != num_ranks:
+    parts = [part.partition("=") for part in options.mesh.split(",")]
+    given = {name: int(size) if size.isdecimal() else 0 for name, _, size in parts}
+    sizes = dict.fromkeys(AXES, 1) | given
+    if len(given) < len(parts) or len(sizes) > len(AXES) or sizes["dp"] * sizes["tp"] != num_ranks:
         expected = f"dp=N,tp=M with N * M = {num_ranks}, the number of ranks"
         raise ValueError(explain("--mesh", got=options.mesh, expected=expected))
     if sizes["tp"] > 1 and options.strategy != "tp":
