@@ -84,7 +84,7 @@ class PrepareModuleInput(ParallelStyle):
     Parameters
     ----------
     input_layouts : Placement, or one (or None) a positional input
-        What plain inputs are; Replicate means that all ranks have the same.
+        What plain inputs are; Replicate means that all ranks have the same. An input that is None stays None.
     desired_input_layouts : the same
         How the module gets them. Replicate: gathered once, and used in different ways, so that gradients are added up
         once however many layers use it.

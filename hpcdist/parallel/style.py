@@ -89,7 +89,8 @@ class SequenceParallel(ParallelStyle):
     Parameters
     ----------
     sequence_dim : int
-        The dimension of inputs and outputs that is cut. A plain input is taken to be this rank's part already.
+        The dimension of inputs and outputs that is cut. A plain input is taken to be this rank's part already; None
+        stays None.
     use_local_output : bool
         Return what this rank holds, as plain tensors.
     """

@@ -38,12 +38,13 @@ def parallelize_module(
 
     All parameters become distributed tensors under the names they had: those that no style places are Invariant, the
     same on every rank. Buffers stay plain. When the module is called, plain inputs count as the same on every rank.
-    Deferred parameters are drawn part by part: no rank ever holds more than its part.
+    Deferred parameters are drawn part by part: no rank ever holds more than its part. In check mode ranks compare
+    plain inputs. Make the optimizer afterwards: it would go on with the parameters that were there before.
 
     Parameters
     ----------
     module : Module
-        The same on every rank. Parts of it may have been parallelized before.
+        The same on every rank. Parts of it may have been parallelized before; a tied parameter stays one.
     device_mesh : DeviceMesh of one axis, optional
         The ranks; default: the current mesh. Of several axes, say ``mesh["tp"]``.
     parallelize_plan : ParallelStyle, sequence of them, or dict of such plans by name
