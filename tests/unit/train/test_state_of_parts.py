@@ -109,6 +109,9 @@ def test_whole_states_of_models(size):
         assert_same(full_state_dict(model), other.state_dict())
         with pytest.raises(ValueError, match=r"load_full_state_dict: 0\.weight"):
             load_full_state_dict(model, {**other.state_dict(), "0.weight": np.ones((4, 4), np.float32)})
+        if size > 1:
+            with pytest.raises(ValueError, match="load_full_state_dict"):
+                model.load_state_dict(other.state_dict())
         with pytest.raises(ValueError, match="names do not match"):
             load_full_state_dict(model, {})
         load_full_state_dict(model, {"0.bias": np.arange(5, dtype=np.float32)}, strict=False)
