@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hpcdist.array import namespace
 from hpcdist.autograd import Tensor, apply, ops
 from hpcdist.errors import explain
 from hpcdist.nn.functional_conv import Sizes, numbers, versions
@@ -206,6 +205,5 @@ def group_norm(
 def _gain_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     if x.ndim < 2:
         raise ValueError(explain("norm of channels: x", got=x.shape, expected="(batch, channels, ...)"))
-    xp, channels = namespace(x.data), x.shape[1]
-    gain = Tensor(xp.ones(channels, x.dtype)) if weight is None else weight
-    return gain, Tensor(xp.zeros(channels, x.dtype)) if bias is None else bias
+    channels = x.shape[1:2]
+    return x.new_ones(channels) if weight is None else weight, x.new_zeros(channels) if bias is None else bias
