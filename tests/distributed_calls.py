@@ -78,6 +78,7 @@ DTENSOR = {
     "dtensor.DTensor.redistribute": (rows, lambda x: x.redistribute(placements=[Shard(1)])),
     "dtensor.DTensor.full_tensor": (rows, lambda x: x.full_tensor()),
     "dtensor.DTensor.to_local": (rows, lambda x: x.to_local()),
+    "dtensor.DTensor.new_full": (rows, lambda x: x.new_full((2, 2), 1.0)),
     "dtensor.DTensor.detach": (rows, lambda x: x.detach()),
     "dtensor.DTensor.gradient": (parameter, lambda x: x.gradient()),
     "dtensor.DTensor.register_hook": (leaf, lambda x: x.register_hook(lambda g: g)),
