@@ -127,8 +127,8 @@ class Tensor(Operators):
         """Return the same data outside the graph."""
         return Tensor(self.data)
 
-    def new_full(self, size: Sequence[int], fill_value: float, dtype: npt.DTypeLike | None = None) -> Tensor:
-        return Tensor(namespace(self.data).full(tuple(size), fill_value, self.dtype if dtype is None else dtype))
+    def new_full(self, size: int | Sequence[int], fill_value: float, dtype: npt.DTypeLike | None = None) -> Tensor:
+        return Tensor(namespace(self.data).full(size, fill_value, self.dtype if dtype is None else dtype))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         self._refuse_numpy("a NumPy conversion")

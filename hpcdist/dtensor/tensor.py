@@ -107,7 +107,7 @@ class DTensor(Held):
         """Return the gradient as a distributed tensor: placed as this one, Partial where this one is Replicate."""
         return None if self.local.grad is None else self.__gradient__(self.local.grad)
 
-    def new_full(self, size: Sequence[int], fill_value: float, dtype: npt.DTypeLike | None = None) -> DTensor:
+    def new_full(self, size: int | Sequence[int], fill_value: float, dtype: npt.DTypeLike | None = None) -> DTensor:
         """Return a constant in the dtype of this, Invariant on its mesh."""
         whole = self.local.new_full(size, fill_value, dtype)
         return DTensor(whole, Layout.of(self.device_mesh, [Invariant()] * len(self.placements), whole.shape))
