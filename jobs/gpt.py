@@ -23,8 +23,8 @@ from hpcdist.backends import cpu
 from hpcdist.errors import explain
 
 STRATEGIES = ("replicate", "ddp", "fsdp", "hsdp", "tp")
+LEAST = {"steps": 1, "save_every": 0, "val_every": 0, "sample_tokens": 0, "lr": 0, "weight_decay": 0}
 PROMPT_TOKENS = 4
-SAMPLE_TOKENS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +51,21 @@ class Options:
     strategy: str = train.option("replicate", " or ".join(STRATEGIES))
     mesh: str | None = train.option(
         None,
-        "ranks that share batches and layers, as dp=2,tp=2; default: all share batches, or layers if --strategy tp",
+        "ranks along axes: dp (share batches), or for hsdp replica and shard, and tp (share layers), as dp=2,tp=2; "
+        "default: all ranks along the one axis of the strategy",
     )
+    reproducible: bool = train.option(False, "the same bits at any number of ranks that share batches; takes longer")
     save_every: int = train.option(100, "steps between checkpoints; one always comes at the end")
     val_every: int = train.option(100, "steps between validations; one always comes at the end")
+    sample_tokens: int = train.option(300, "tokens that the model writes at the end")
     out: str | None = train.option(None, "folder for checkpoints and metrics; default: a new one, runs/gpt-DATE-TIME")
     resume: bool = train.option(False, "go on from the latest checkpoint in --out")
 
 
 def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
     """Train as told, and return the loop with what it trained. Collective over ``comm``."""
+    if options.reproducible:
+        comm = hd.init(comm, reproducible=True)
     with comm.agreed():
         tokens = data.open_tokens(options.data)
         windows, held_out = cut(tokens.tokens, options.seq)
@@ -71,6 +76,7 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
     with comm.agreed():
         plan.assign(sharing.size(), sharing.get_mesh_group().rank)
         state, strategy = build(options, tokens.vocab_size, len(windows), sharing, mesh["tp"])
+        state.fixed |= train.fixed_bits(comm, plan)
     folder, step = train.open_folder(options.out, comm, name="gpt", resume=options.resume)
     if step is not None:
         with comm.agreed():
@@ -92,7 +98,7 @@ def job(options: Options, comm: hd.comm.Communicator) -> train.Loop:
     )
     loop.progress.say(describe(options, state, tokens.description, mesh, folder))
     loop.run()
-    finish(loop)
+    finish(loop, options.sample_tokens)
     return loop
 
 
@@ -114,12 +120,10 @@ def mesh_sizes(options: Options, num_ranks: int) -> dict[str, int]:
     axes = ("replica", "shard", "tp") if options.strategy == "hsdp" else ("dp", "tp")
     if options.mesh is None and options.strategy != "hsdp":
         return dict.fromkeys(axes, 1) | {"tp" if options.strategy == "tp" else "dp": num_ranks}
-    try:
-        given = {name: int(size) for name, size in (part.split("=") for part in (options.mesh or "").split(","))}
-    except ValueError:
-        given = {}
+    parts = [part.partition("=") for part in (options.mesh or "").split(",")]
+    given = {name: int(size) if size.isdecimal() else 0 for name, _, size in parts}
     sizes = dict.fromkeys(axes, 1) | given
-    if not given or sizes.keys() != set(axes) or min(sizes.values()) < 1 or math.prod(sizes.values()) != num_ranks:
+    if len(given) < len(parts) or len(sizes) > len(axes) or math.prod(sizes.values()) != num_ranks:
         expected = f"{','.join(f'{name}=N' for name in axes)}, whose product is {num_ranks}, the number of ranks"
         raise ValueError(explain("--mesh", got=options.mesh, expected=expected))
     if sizes["tp"] > 1 and options.strategy == "replicate":
@@ -134,7 +138,7 @@ def build(
 
     Collective over the meshes: that of ranks that share batches, and that of ranks that share layers.
     """
-    for name, least in (("steps", 1), ("save_every", 0), ("val_every", 0), ("lr", 0), ("weight_decay", 0)):
+    for name, least in LEAST.items():
         if not least <= getattr(options, name) < np.inf:
             flag = f"--{name.replace('_', '-')}"
             raise ValueError(explain(flag, got=getattr(options, name), expected=f"a number, at least {least}"))
@@ -172,7 +176,8 @@ def place(model: nn.GPT, strategy: str, sharing: hd.comm.DeviceMesh, tp: hd.comm
         for block in model.blocks:
             parallel.fully_shard(block, mesh=sharing)
         return parallel.fully_shard(model, mesh=sharing)
-    return parallel.replicate(model, sharing) if sharing.size() > 1 or tp.size() == 1 else None
+    shares = sharing.size() > 1 or tp.size() == 1 or sharing.comm.reproducible
+    return parallel.replicate(model, sharing) if shares else None
 
 
 def describe(options: Options, state: train.TrainState, source: str, mesh: hd.comm.DeviceMesh, folder: Path) -> str:
@@ -185,7 +190,8 @@ def describe(options: Options, state: train.TrainState, source: str, mesh: hd.co
         (
             f"model     GPT of {size:,} parameters: layers {options.layers}, width {options.width}, "
             f"heads {options.heads}",
-            f"ranks     mesh {axes}, strategy {options.strategy}, threads a rank {cpu.num_threads()}",
+            f"ranks     mesh {axes}, strategy {options.strategy}{', reproducible' * options.reproducible}, "
+            f"threads a rank {cpu.num_threads()}",
             f"data      {source}; the last 5 % held out",
             f"training  {begin}to step {options.steps}: {options.global_batch} sequences a step, "
             f"{options.micro_batch} at a time, of {options.seq} tokens",
@@ -194,10 +200,10 @@ def describe(options: Options, state: train.TrainState, source: str, mesh: hd.co
     )
 
 
-def finish(loop: train.Loop) -> None:
+def finish(loop: train.Loop, sample_tokens: int) -> None:
     """Show what the model writes, and draw the loss curve. Collective: every rank computes the text."""
     with hd.no_grad():
-        tokens = loop.state.model.eval().generate(loop.held_out.tokens[:PROMPT_TOKENS], SAMPLE_TOKENS, temperature=0.8)
+        tokens = loop.state.model.eval().generate(loop.held_out.tokens[:PROMPT_TOKENS], sample_tokens, temperature=0.8)
     loop.progress.say(f"--- sample\n{readable(tokens, loop.state.model.config.vocab_size)}\n---")
     hd.comm.on_one_rank(loop.comm, lambda: draw(loop.folder))
     val_loss = loop.validate() if np.isnan(loop.val_loss) else loop.val_loss  # there may have been no step left to take

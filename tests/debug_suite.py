@@ -4,8 +4,7 @@ import numpy as np
 
 import hpcdist.comm as dist
 from hpcdist import nn
-from hpcdist.autograd import Tensor
-from hpcdist.dtensor import Partial, Replicate, redistribute
+from hpcdist.autograd import Tensor, apply, define
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.parallel import replicate
 
@@ -195,6 +194,18 @@ def check_nested(comm):
     assert inner.get_comm_counts() == {"barrier": 1}
 
 
+SUM = define(
+    "test.sum",
+    lambda x, *, comm: (comm.all_reduce(x), ()),
+    lambda into, grads, _saved, *, comm: into[0].give(comm.all_reduce(grads[0])),
+)
+
+
+def summed(x, comm):
+    """Add what ranks hold, also on one rank, and what they bring in backward."""
+    return apply(SUM, x, comm=comm)
+
+
 class Sum(nn.Module):
     """Add what the ranks hold; so does its backward."""
 
@@ -203,7 +214,7 @@ class Sum(nn.Module):
         self.comm, self.weight = comm, nn.Parameter(np.ones(3))
 
     def forward(self, x):
-        return redistribute(x * self.weight, Partial(), Replicate(), self.comm, x.shape)
+        return summed(x * self.weight, self.comm)
 
 
 class Block(nn.Module):
@@ -268,16 +279,16 @@ class Between(Block):
 
     def forward(self, x):
         for child in (self.first, self.second):
-            x = child(redistribute(x, Partial(), Replicate(), self.first.comm, x.shape))
-        return redistribute(x, Partial(), Replicate(), self.first.comm, x.shape)
+            x = child(summed(x, self.first.comm))
+        return summed(x, self.first.comm)
 
 
 def check_between(comm):
     """What a module itself communicates belongs to it, whether its children were called before or will be."""
     model, x = nn.Sequential(Between(comm), Sum(comm)), Tensor(np.ones(3), requires_grad=True)
     with CommDebugMode(model) as mode:
-        y = model(redistribute(x, Partial(), Replicate(), comm, x.shape))
-        redistribute(y, Partial(), Replicate(), comm, x.shape).sum().backward()
+        y = model(summed(x, comm))
+        summed(y, comm).sum().backward()
     paths = [None, "0", "0.first", "0", "0.second", "0", "1", None]
     assert [record.module for record in mode.records if record.phase == "forward"] == paths
     assert [record.module for record in mode.records if record.phase == "backward"] == paths[::-1]

@@ -329,8 +329,8 @@ def check_values_gradients_and_collectives(comm, name):
         ys = listed(case.call(comm, *leaves))
     with recorded(comm) as back:
         backward(ys, gs[comm.rank])
-    assert there == case.forward
-    assert back == case.backward
+    for calls, expected in ((there, case.forward), (back, case.backward)):
+        assert calls == expected or (comm.size == 1 and not calls)
     for y, expected in zip(ys, case.outputs(xs, comm.rank), strict=True):
         np.testing.assert_allclose(y.data, expected, rtol=1e-15)
         assert y.shape == expected.shape
@@ -414,7 +414,7 @@ def check_extrema(comm, name):
         np.testing.assert_array_equal(x.grad, np.where(owner == rank, back, 0))
         with recorded(comm) as calls:
             EXTREMA[name](comm, x.detach(), op)
-        assert calls == [name.removesuffix("_uneven").removesuffix("_tensor")]
+        assert calls == [name.removesuffix("_uneven").removesuffix("_tensor")] or (comm.size == 1 and not calls)
 
 
 def check_products(comm, name):

@@ -81,8 +81,11 @@ def owners(n, placement, size):
 def pieces(whole, placement, size):
     """Return what each rank holds of ``whole``, cut by hand."""
     if isinstance(placement, Shard):
-        owner = owners(whole.shape[placement.dim], placement, size)
-        return [np.compress(owner == coord, whole, axis=placement.dim) for coord in range(size)]
+        owner, before = (
+            owners(whole.shape[placement.dim], placement, size),
+            (slice(None),) * (placement.dim % whole.ndim),
+        )
+        return [whole[(*before, owner == coord)] for coord in range(size)]
     if isinstance(placement, Share):
         return [whole / size] * size
     if isinstance(placement, Partial):
@@ -97,7 +100,8 @@ def joined(parts, placement):
     if isinstance(placement, Shard):
         lined_up = np.concatenate(parts, axis=placement.dim)
         owner = owners(lined_up.shape[placement.dim], placement, len(parts))
-        return np.take(lined_up, np.argsort(np.argsort(owner, kind="stable")), axis=placement.dim)
+        back = np.argsort(np.argsort(owner, kind="stable"))
+        return lined_up[(*(slice(None),) * (placement.dim % lined_up.ndim), back)]
     if isinstance(placement, Partial):
         total = sum(parts[1:], parts[0])
         return total / len(parts) if placement.op == "avg" else total
@@ -113,11 +117,14 @@ def inner(comm, x, g, placement):
 
 
 def expected_calls(x, src, dst, shape, size):
-    """Return the one collective of a move, or none where it is free; it brings all that this rank holds."""
+    """Return the one collective of a move, or none where it is free; it brings all that this rank holds.
+
+    Everything is free on one rank.
+    """
     verb = COLLECTIVE.get((type(src).__name__, type(dst).__name__))
     if isinstance(src, Shard) and isinstance(dst, Shard) and src.dim == dst.dim:
         verb = None if np.array_equal(*(owners(shape[src.dim], p, size) for p in (src, dst))) else verb
-    return [(verb, x.nbytes)] if verb else []
+    return [(verb, x.nbytes)] if verb and size > 1 else []
 
 
 def check_values(comm, src, dst, shape, dtype):

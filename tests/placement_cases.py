@@ -78,6 +78,18 @@ def sample(n):
     return [everything[i] for i in sorted(np.random.default_rng(0).permutation(len(everything))[:n])]
 
 
+def drawn(case, axes, n):
+    """Return ``n`` random placements of all inputs, a tuple an input with one an axis; always the same ones."""
+    _, arrays, _ = NAMED[case]
+    rng = np.random.default_rng(list(map(ord, case)))
+
+    def one(array):
+        kinds = [INV, INV, R, *map(Shard, range(array.ndim)), *[P] * (array.dtype.kind in "fc")]
+        return tuple(kinds[rng.integers(len(kinds))] for _ in range(axes))
+
+    return [tuple(map(one, arrays)) for _ in range(n)]
+
+
 def short(placements):
     """Return "S0,I" for (Shard(0), Invariant())."""
     return ",".join(f"S{p.dim}" if isinstance(p, Shard) else type(p).__name__[0] for p in placements)

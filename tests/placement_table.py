@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import math
 import re
 import sys
 from collections import Counter
@@ -35,9 +36,12 @@ class Measured(NamedTuple):
 
 
 def measure(mesh, case, placements):
-    """Run an operation forwards and backwards on this rank; if it is refused, as the refusal says. Collective."""
+    """Run an operation forwards and backwards on this rank; if it is refused, as the refusal says. Collective.
+
+    ``placements`` has one an input, or a tuple of them on a mesh of more axes.
+    """
     name, arrays, attrs = NAMED[case]
-    leaves = [leaf(mesh, a, [p]) for a, p in zip(arrays, placements, strict=True)]
+    leaves = [leaf(mesh, a, p if isinstance(p, tuple) else [p]) for a, p in zip(arrays, placements, strict=True)]
     refusal, inputs = "", leaves
     with counted(mesh) as forward:
         try:
@@ -101,23 +105,24 @@ def rows(case):
     tried = combos(case)
     found = {short(placements): [] for placements in tried}
     for size in SIZES:
-        for placements, measured in zip(tried, _on_ranks(size, case, tried), strict=True):
-            found[short(placements)].append(_judged(case, size, measured))
+        for placements, measured in zip(tried, on_ranks((size,), case, tried), strict=True):
+            found[short(placements)].append(judged(case, size, measured))
     return {placements: _row(outcomes) for placements, outcomes in found.items()}
 
 
-def _on_ranks(size, case, tried):
+def on_ranks(shape, case, tried):
     """Return what happened on each rank, an entry a combination of placements; ranks out of step fail alone."""
     try:
-        return list(zip(*threads.run(size, _all_of, case, tried, timeout_s=TIMEOUT_S), strict=True))
+        ranks = threads.run(math.prod(shape), _all_of, shape, case, tried, timeout_s=TIMEOUT_S)
+        return list(zip(*ranks, strict=True))
     except DistError as error:
         if len(tried) == 1:
             return [[error]]
-        return [_on_ranks(size, case, [placements])[0] for placements in tried]
+        return [on_ranks(shape, case, [placements])[0] for placements in tried]
 
 
-def _all_of(comm, case, tried):
-    mesh = init_device_mesh((comm.size,), ("tp",), comm)
+def _all_of(comm, shape, case, tried):
+    mesh = init_device_mesh(shape, ("dp", "tp")[-len(shape) :], comm)
     return [_attempt(mesh, case, placements) for placements in tried]
 
 
@@ -131,7 +136,8 @@ def _attempt(mesh, case, placements):
         return error
 
 
-def _judged(case, size, measured):
+def judged(case, size, measured):
+    """Return the outcome of a combination of placements, or what is wrong with it."""
     for one in measured:
         if isinstance(one, Exception):
             return f"! {size} ranks: {type(one).__name__}: {one}"

@@ -3,6 +3,7 @@
 The oracle is the same function of plain tensors: values, gradients, layouts, and what is communicated.
 """
 
+import random
 import re
 
 import numpy as np
@@ -13,7 +14,7 @@ from move_suite import AVG, INV, S0, S1, P, R, whole_array
 import hpcdist as hd
 from hpcdist.autograd import OPS, Tensor, apply
 from hpcdist.comm import init_device_mesh
-from hpcdist.dtensor import Shard, dual
+from hpcdist.dtensor import Layout, Shard, dual
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.nn import functional as F
 
@@ -28,7 +29,13 @@ def mesh_of(comm, *shape):
 
 
 def counts(mode):
-    return dict(mode.get_comm_counts())
+    """Return what was communicated, except for the objects by which ranks that check compare numbers."""
+    return {verb: count for verb, count in mode.get_comm_counts().items() if verb != "object"}
+
+
+def several(comm, verb, size=None):
+    """Return the counts of one collective: ranks that are alone make none."""
+    return {verb: 1} if (size or comm.size) > 1 else NOTHING
 
 
 def is_float(x):
@@ -48,6 +55,7 @@ def check(mesh, fn, arrays, placements, into=None, *, forward=NOTHING, backward=
     expected = fn(*wholes)
     with CommDebugMode() as mode:
         found = fn(*parts)
+    forward, backward = (told if mesh.size() > 1 else NOTHING for told in (forward, backward))
     assert counts(mode) == forward, (counts(mode), forward)
     pairs = list(zip(found, expected, strict=True)) if isinstance(found, tuple) else [(found, expected)]
     if into is not None:
@@ -102,7 +110,9 @@ RESHAPES = [
     ((2, 8), (16,)), ((12,), (3, 4)), ((3, 4), (12,)), ((2, 3, 12), (2, 3, 3, 4)), ((2, 3, 3, 4), (2, 3, 12)),
     ((5,), (1, 5)), ((5,), (5, 1)), ((1, 5), (5,)), ((5, 1), (5,)), ((1, 4), (4, 1, 1)), ((5, 1, 3), (5, 3)),
     ((5, 1, 3), (1, 15)), ((1,), (1, 1)), ((1, 1), ()), ((), (1,)), ((0, 3), (0, 1, 3)), ((0, 4), (2, 0)),
-    ((4, 0), (0,)), ((6, 1), (2, 3)), ((24,), (2, 3, 4)), ((2, 3, 4), (6, 4)), ((2, 3, 4), (2, 12)), ((7, 2), (7, 2)),
+    ((4, 0), (0,)), ((2, 0, 3), (2, 0)),
+    ((2, 0, 3), (2, 0, 5)), ((2, 0, 3), (2, 0, 3)), ((2, 0, 3), (2, 3, 0)),
+    ((6, 1), (2, 3)), ((24,), (2, 3, 4)), ((2, 3, 4), (6, 4)), ((2, 3, 4), (2, 12)), ((7, 2), (7, 2)),
 ]  # fmt: skip
 
 
@@ -200,6 +210,38 @@ def check_nested_views(comm):
     check(mesh, lambda x: x.reshape(8, 2, 3), [x], [[S0, Shard(1, 3)]], [S0, S1])
     check(mesh, lambda x: x.reshape(2, 4, 6), [x], [[P, S1]], [P, S2])
     refused(mesh, lambda x: x.reshape(-1), [x], [[S0, S1]], r"reshape.*dim 0 is cut on dp")
+
+
+def random_shape(rng, total):
+    """Return extents with the product ``total``, some of them one."""
+    shape = []
+    while total > 1:
+        shape.append(rng.choice([d for d in range(1, total + 1) if total % d == 0]))
+        total //= shape[-1]
+    return tuple(shape)
+
+
+def check_random_views(comm, seed):
+    """Views of arrays cut by one axis or two, in either order, in units and sections: right, or refused."""
+    rng = random.Random(seed)
+    for _ in range(12):
+        mesh = mesh_of(comm, *rng.choice([(comm.size,), (1, comm.size), (2, 2) if comm.size == 4 else (comm.size, 1)]))
+        total = rng.choice([4, 6, 8, 12, 24, 30, 36])
+        old, new = random_shape(rng, total), random_shape(rng, total)
+        cuts = [*shards(old), *shards(old), P, R, INV]
+        placements = [rng.choice(cuts) for _ in range(mesh.ndim)]
+        order = tuple(rng.sample(range(mesh.ndim), mesh.ndim))
+        x, message = whole_array(old, np.float64), ""
+        try:
+            Layout.of(mesh, placements, old, order)
+        except ValueError:  # units do not fit what another axis leaves
+            continue
+        try:
+            check(mesh, lambda x, new=new: x.reshape(new), [x], [placements], orders=[order])
+        except ValueError as error:
+            message = str(error)
+        assert set(comm.all_gather_object(message)) == {message}
+        assert message.startswith("reshape: what ranks hold") or not message, message
 
 
 def check_fused_views(comm):
@@ -325,9 +367,7 @@ def check_cat(comm):
 
     check(mesh, cat, [x, y, z], [[S1]] * 3, placed_alike_of(mesh, (3, 11), Shard(1, sections=(4, 6, 1))))
     check(mesh, cat, [x, y], [[S1], [R]], placed_alike_of(mesh, (3, 10), Shard(1, sections=(4, 6))))
-    check(
-        mesh, cat, [x, y], [[S1], [P]], forward={"reduce_scatter": 1} if comm.size else {}, backward={"all_gather": 1}
-    )
+    check(mesh, cat, [x, y], [[S1], [P]], forward=several(comm, "reduce_scatter"), backward=several(comm, "all_gather"))
     check(mesh, cat, [x, y], [[Shard(1, 2)], [Shard(1, 3)]])
     check(mesh, cat, [x, y], [[S0], [S0]], [S0])
     check(mesh, cat, [x, y], [[P], [P]], [P])
@@ -354,7 +394,7 @@ def check_cast(comm):
     for p in (P, S0, R, INV):
         check(mesh, lambda x: x.to(np.float32), [x], [[p]], [p])
     check(mesh, lambda x: x.to(np.int32), [x], [[S1]], [S1])
-    check(mesh, lambda x: (x / 2).to(np.int32), [x], [[P]], [INV], forward={"all_reduce": 1})
+    check(mesh, lambda x: (x / 2).to(np.int32), [x], [[P]], [INV], forward=several(comm, "all_reduce"))
 
 
 # ---------------------------------------------------------------- picking by index
@@ -369,7 +409,7 @@ def check_picking(comm):
         check(mesh, lambda x, i: hd.take_along_dim(x, i, 0), [x, index], [[p], [R]], [P])
         check(mesh, lambda x, i: hd.gather(x, -2, i), [x, index], [[p], [INV]], [P])
         kept = placed_alike_of(mesh, (7, 3), p)
-        more = {"all_reduce": 1}
+        more = several(comm, "all_reduce")
         check(mesh, lambda x, i, s: hd.scatter_add(x, 0, i, s), [x, index, src], [[p], [R], [R]], kept)
         check(mesh, lambda x, i, s: hd.scatter_add(x, 0, i, s), [x, index, src], [[p], [R], [INV]], kept, backward=more)
     wide = x.T.copy()
@@ -487,7 +527,7 @@ def check_row_parallel(comm):
     for bias in (INV, R):
         check(mesh, F.linear, [x, w, b], [[S1], [S1], [bias]], [P])
     check(mesh, F.linear, [x, w], [[S1], [S1]], [P])
-    check(mesh, F.linear, [x, w, b], [[INV], [S1], [INV]], [P], backward={"all_gather": 1} if comm.size else {})
+    check(mesh, F.linear, [x, w, b], [[INV], [S1], [INV]], [P], backward=several(comm, "all_gather"))
     check(mesh, F.linear, [x, w, b], [[R], [S0], [S0]], [S1])
 
 
@@ -497,8 +537,22 @@ def check_row_parallel_on_two_axes(comm):
     mesh = mesh_of(comm, comm.size // 2, 2)
     x, w, b = (whole_array(s, np.float64, i) for i, s in enumerate(((5, 7), (3, 7), (3,))))
     check(mesh, F.linear, [x, w, b], [[S0, S1], [R, S1], [R, INV]], [S0, P])
-    check(mesh, F.linear, [x, w, b], [[S0, S1], [R, S1], [INV, INV]], [S0, P], backward={"all_reduce": 1})
-    check(mesh, F.linear, [x, w, b], [[S0, S1], [INV, S1], [INV, INV]], [S0, P], backward={"all_reduce": 1})
+    check(
+        mesh,
+        F.linear,
+        [x, w, b],
+        [[S0, S1], [R, S1], [INV, INV]],
+        [S0, P],
+        backward=several(comm, "all_reduce", mesh.shape[0]),
+    )
+    check(
+        mesh,
+        F.linear,
+        [x, w, b],
+        [[S0, S1], [INV, S1], [INV, INV]],
+        [S0, P],
+        backward=several(comm, "all_reduce", mesh.shape[0]),
+    )
     check(mesh, F.linear, [x, w, b], [[S1, S1], [S1, S1], [INV, INV]], [P, P])
 
 
@@ -550,6 +604,7 @@ BODIES = [value for name, value in sorted(globals().items()) if name.startswith(
 """All of the bodies above."""
 ARGUMENTS = {
     check_reshape: RESHAPES,
+    check_random_views: [(seed,) for seed in range(6)],
     check_heads_of_features: [(1,), (3,), (4,)],
     check_attention: [(1,), (3,), (4,)],
     check_grouped_heads: [(4, 2), (6, 3), (3, 3)],

@@ -191,6 +191,18 @@ class Operators:
         """Return the values with ``value`` in place of those where ``mask`` (bool) holds."""
         return call("where", wrapped(mask), operand(value, self), self)
 
+    def new_full(self, size: int | Sequence[int], fill_value: float, dtype: npt.DTypeLike | None = None) -> Self:
+        """Return a constant in the dtype of this, to stand beside it: in the same place, the same on all ranks."""
+        raise TypeError(f"new_full: {type(self).__name__} makes no constants: {size}, {fill_value}, {dtype}")
+
+    def new_zeros(self, size: int | Sequence[int], dtype: npt.DTypeLike | None = None) -> Self:
+        """Return zeros, as :meth:`new_full`."""
+        return self.new_full(size, 0, dtype)
+
+    def new_ones(self, size: int | Sequence[int], dtype: npt.DTypeLike | None = None) -> Self:
+        """Return ones, as :meth:`new_full`."""
+        return self.new_full(size, 1, dtype)
+
     def softmax(self, dim: int) -> Self:
         """Return ``exp(x) / sum(exp(x))`` along ``dim``."""
         return call("softmax", self, dim=dim)

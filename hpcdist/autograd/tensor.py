@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hpcdist.array import Array, is_device, to_host
+from hpcdist.array import Array, is_device, namespace, to_host
 from hpcdist.autograd.operand import binary, product
 from hpcdist.autograd.operators import Operators
 from hpcdist.autograd.pool import empty
@@ -126,6 +126,9 @@ class Tensor(Operators):
     def detach(self) -> Tensor:
         """Return the same data outside the graph."""
         return Tensor(self.data)
+
+    def new_full(self, size: int | Sequence[int], fill_value: float, dtype: npt.DTypeLike | None = None) -> Tensor:
+        return Tensor(namespace(self.data).full(size, fill_value, self.dtype if dtype is None else dtype))
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         self._refuse_numpy("a NumPy conversion")

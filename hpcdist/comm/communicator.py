@@ -33,6 +33,8 @@ class Communicator(Verbs):
         For every rank of this group its global rank: that in the group which all its ancestors come from.
     nodes : sequence of int
         For every rank a number that ranks of its node share; empty where nobody has asked.
+    check : bool
+        Check mode: whether ranks compare their calls, and plain arrays that count as the same on all of them.
     freed : bool
         Whether :meth:`free` has been called.
     backend : str
@@ -46,6 +48,7 @@ class Communicator(Verbs):
     reproducible: bool
     members: Sequence[int]
     nodes: Sequence[int] = ()
+    check: bool = False
     freed: bool = False
     backend: ClassVar[str]
 

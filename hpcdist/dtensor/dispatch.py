@@ -12,13 +12,15 @@ from typing import Any, TypeAlias
 
 from hpcdist.autograd import Op, Tensor, apply
 from hpcdist.comm.mesh import DeviceMesh
+from hpcdist.dtensor.adopted import adopted
 from hpcdist.dtensor.choice import Choice, Placed, best, distance, ways
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.placements import Invariant, Shard
+from hpcdist.dtensor.path import along
+from hpcdist.dtensor.placements import Shard
 from hpcdist.dtensor.signature import Row, parse, unnamed
 from hpcdist.dtensor.steps import is_implicit, steps
-from hpcdist.dtensor.tensor import DTensor, along
+from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "REGISTERED",
     "RULES",
     "Computed",
+    "LayoutError",
     "Placed",
     "Rule",
     "computed",
@@ -33,6 +36,7 @@ __all__ = [
     "implicit_replication",
     "refusal",
     "rule",
+    "unlike",
 ]
 
 
@@ -120,7 +124,7 @@ def _adopted(op: Op, x: Any, mesh: DeviceMesh) -> DTensor:
     if x.ndim and not _mode.implicit:
         do = "distribute it, say DTensor.from_local(x, mesh), or compute under hd.dtensor.implicit_replication()"
         raise TypeError(explain(f"{op.name}: a plain tensor beside a distributed one", got=x.shape, do=do))
-    return DTensor(x, Layout.of(mesh, [Invariant()] * mesh.ndim, x.shape))
+    return adopted(x, mesh)
 
 
 # ---------------------------------------------------------------- plans
@@ -174,7 +178,12 @@ def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:
     fn = COMPUTED[op.name]
 
     def compute(tensors: list[DTensor], attrs: dict[str, Any]) -> Any:
-        result = fn(*tensors, **attrs)
+        try:
+            result = fn(*tensors, **attrs)
+        except LayoutError as error:  # of an operation that it is composed of: users know the whole only
+            if error.name == op.name:
+                raise
+            raise refusal(op, layouts, attrs) from error
         if result is NotImplemented:
             raise refusal(op, layouts, attrs)
         return result
@@ -234,19 +243,32 @@ class _Run:
 
 
 # ---------------------------------------------------------------- refusals
-def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> ValueError:
+class LayoutError(ValueError):
+    """An operation would need more than implicit moves."""
+
+    @property
+    def name(self) -> str:
+        """That of the operation, with which every message begins."""
+        return str(self).partition(":")[0]
+
+
+def refusal(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> LayoutError:
     """Return the error for an operation that would need more than implicit moves: it says which would help."""
-    got = "; ".join(f"input {i}: {x}" for i, x in enumerate(layouts))
     asked = [way.inputs for way, _ in ways(_choice(op, layouts, attrs))]
-    wanted = min(asked, key=lambda inputs: distance(layouts, inputs))
+    return unlike(op.name, layouts, min(asked, key=lambda inputs: distance(layouts, inputs)))
+
+
+def unlike(name: str, layouts: Sequence[Layout], wanted: Sequence[Layout]) -> LayoutError:
+    """Return the error for inputs that are not laid out as wanted, of which some must be moved by hand."""
+    got = "; ".join(f"input {i}: {x}" for i, x in enumerate(layouts))
     calls = [
         f"redistribute(placements={list(w.placements)}{_said(w)}) of input {i}"
         for i, (x, w) in enumerate(zip(layouts, wanted, strict=True))
         if not all(map(is_implicit, steps(x, w)))
     ]
     do = f"call {' and '.join(calls)} before, or use local_map for a computation of your own"
-    return ValueError(
-        explain(f"{op.name}: what ranks hold does not suffice, and nothing is gathered unasked", got=got, do=do)
+    return LayoutError(
+        explain(f"{name}: what ranks hold does not suffice, and nothing is gathered unasked", got=got, do=do)
     )
 
 

@@ -15,7 +15,8 @@ from hpcdist.comm.mesh import DeviceMesh, current_mesh
 from hpcdist.dtensor.cut import cut, take
 from hpcdist.dtensor.layout import Layout, Ranges
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
-from hpcdist.dtensor.tensor import DTensor, relaid, with_gradients
+from hpcdist.dtensor.target import with_gradients
+from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.errors import explain
 
 __all__ = ["as_leaf", "chosen", "distribute_tensor", "from_local", "placed_as", "settled"]

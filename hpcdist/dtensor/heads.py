@@ -48,7 +48,8 @@ def _by_heads(op: Op, x: Layout, attrs: dict[str, Any], before: int, after: int,
     cuts = rescaled(x, dim, before, shape, after)
     if cuts is None or any(bound % unit for bound in bounds):
         do = f"cut it by Shard({dim}, unit={unit}), as ColwiseParallel(heads={num}) does"
-        raise impossible(op.name, x, dim, f"ranks must hold whole heads, of {unit} elements each", do)
+        dims = sorted({dim, *_uncut(op, x, attrs)})
+        raise impossible(op.name, x, dims, f"ranks must hold whole heads, of {unit} elements each", do)
     found = _placed(op, x, attrs, shape, cuts)
     if found is None:
         return None
@@ -57,6 +58,12 @@ def _by_heads(op: Op, x: Layout, attrs: dict[str, Any], before: int, after: int,
         name: attrs[name] // num * held for name in ("num_heads", "num_kv_heads") if name in attrs
     }
     return found._replace(attrs=counts)
+
+
+def _uncut(op: Op, x: Layout, attrs: dict[str, Any]) -> list[int]:
+    """Return the dimensions that are cut and that the signature wants whole."""
+    (letters,) = parse(op.signature_for([x.shape], attrs)).inputs
+    return [dim for dim, letter in enumerate(letters) if not letter and x.cutters(dim)]
 
 
 @rule("swiglu")
@@ -70,7 +77,7 @@ def _swiglu(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | No
     halves = pieces(x, dim, (n, n))
     if halves is None or halves[0] is not halves[1]:
         do = f"cut it by Shard({dim}, sections=({n}, {n})), the weights before it alike"
-        raise impossible(op.name, x, dim, "ranks must hold the same part of [gate | up] of both", do)
+        raise impossible(op.name, x, [dim], "ranks must hold the same part of [gate | up] of both", do)
     cuts = {axis: p for axis in x.cutters(dim) if isinstance(p := halves[0].placements[axis], Shard)}
     return _placed(op, x, attrs, halves[0].shape, cuts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -89,6 +89,10 @@ class Layout:
     def cutters(self, dim: int) -> tuple[int, ...]:
         """Return the axes that cut ``dim``, in their order."""
         return tuple(axis for axis in self.order if self.placements[axis].is_shard(dim))
+
+    def groups_along(self, axes: Iterable[int]) -> tuple[Communicator, ...]:
+        """Return the groups of those of ``axes`` that have more than one rank."""
+        return tuple(self.groups[axis] for axis in axes if self.mesh.shape[axis] > 1)
 
     @functools.cached_property
     def size(self) -> int:

@@ -12,6 +12,8 @@ A Shard may count in units and cut sections each for itself; elements that the c
 the whole array are put in order before it or after it, with one copy. Two Shards of one dimension that cut it the same
 way for this extent and number of ranks are the same.
 
+On an axis of one rank every placement is the whole array, and every move is free.
+
 With the duals Shard - Shard, Partial - Replicate, Invariant - Invariant and Partial("avg") - Share, the gradient of
 ``move(src, dst)`` is ``move(dual(dst), dual(src))``: see :func:`transpose`.
 """
@@ -19,6 +21,7 @@ With the duals Shard - Shard, Partial - Replicate, Invariant - Invariant and Par
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from hpcdist.array import Array, namespace
@@ -30,6 +33,9 @@ from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate,
 from hpcdist.errors import explain
 
 __all__ = ["imove", "move", "transpose"]
+
+
+_SUM, _AVG = Partial("sum"), Partial("avg")
 
 
 def transpose(src: Placement, dst: Placement) -> tuple[Placement, Placement]:
@@ -73,12 +79,24 @@ def move(x: Array, src: Placement, dst: Placement, comm: Communicator, shape: Se
 
 def imove(x: Array, src: Placement, dst: Placement, comm: Communicator, shape: Sequence[int]) -> Work[Array]:
     """Post :func:`move`. Collective over ``comm``, unless the move is free."""
-    src, dst = (p.counted(len(shape)) if isinstance(p, Shard) else p for p in (src, dst))
-    expected = local_shape(shape, src, comm.size, comm.rank)
+    src, dst, expected = _checked(src, dst, comm.size, comm.rank, tuple(shape))
     if x.shape != expected:
         what = f"move: what rank {comm.rank} of {comm.size} holds by {src} of an array of {tuple(shape)}"
         raise ValueError(explain(what, got=f"shape {x.shape}", expected=f"shape {expected}"))
-    return Done(x) if src == dst else _post(_Move(x, src, dst, comm, tuple(shape)))
+    return Done(x) if src == dst or comm.size == 1 else _post(_Move(x, src, dst, comm, tuple(shape)))
+
+
+@lru_cache(maxsize=1024)
+def _checked(
+    src: Placement, dst: Placement, size: int, rank: int, shape: tuple[int, ...]
+) -> tuple[Placement, Placement, tuple[int, ...]]:
+    """Return placements whose dimensions are counted from the front, and the shape of what this rank holds."""
+    src, dst = (p.counted(len(shape)) if isinstance(p, Shard) else p for p in (src, dst))
+    if isinstance(dst, Shard):
+        dst.sizes(shape[dst.dim], size)  # raises if units do not fit
+    if isinstance(dst, (Partial, Share)) and src != dst:
+        transpose(src, dst)  # raises unless both are linear
+    return src, dst, local_shape(shape, src, size, rank)
 
 
 class _Move(NamedTuple):
@@ -116,15 +134,14 @@ def _post(m: _Move) -> Work[Array]:
 
 
 def _to_partial(m: _Move, dst: Partial) -> Work[Array]:
-    transpose(m.src, dst)  # raises unless both are linear
     size = m.comm.size
-    if m.src == Partial("avg"):
+    if m.src == _AVG:
         return Done(m.x / size)
-    if dst == Partial("sum"):
+    if dst == _SUM:
         return _TABLE[type(m.src), Partial](m)
-    if m.src in (Replicate(), Invariant()):
+    if isinstance(m.src, (Replicate, Invariant)):
         return Done(m.x)
-    return Then(m.by(m.src, Partial("sum")), lambda y: y * size)
+    return Then(m.by(m.src, _SUM), lambda y: y * size)
 
 
 # ---- the table

@@ -94,9 +94,13 @@ def _finish_forward(
 def _owned(x: Array, whole: Array, comm: Communicator) -> Array:
     """Mark the elements that this rank is the first to hold the value of. Collective over ``comm``."""
     xp = namespace(x)
+    owned: Array
+    if comm.size == 1:
+        owned = xp.ones(x.shape, bool)
+        return owned
     holds = (x == whole) | ((x != x) & (whole != whole))  # NaN is held by those who hold NaN
     first = comm.all_reduce(xp.where(holds, comm.rank, comm.size).astype(xp.int32), ReduceOp.MIN)
-    owned: Array = first == comm.rank
+    owned = first == comm.rank
     return owned
 
 

@@ -86,6 +86,12 @@ def lent(numbers: Tensor, x: DTensor, dims: Sequence[int]) -> Tensor:
     return relaid(DTensor(numbers, src), src.placed(wanted)).local
 
 
+def _check_kind(name: str, x: DTensor, kinds: str, expected: str) -> None:
+    """Raise in the name of an operation before those that it is composed of do."""
+    if x.dtype.kind not in kinds:
+        raise TypeError(f"{name}: expected {expected} values, not {x.dtype}")
+
+
 # ---------------------------------------------------------------- averages
 @row(
     lambda shapes, *, dim, keepdim, **_: reduction_signature(shapes, whole=False, dim=dim, keepdim=keepdim),
@@ -122,11 +128,12 @@ def moments(x: DTensor, dims: tuple[int, ...]) -> Tensor:
     return total
 
 
-def _variance(x: DTensor, dim: Dims, correction: float) -> tuple[DTensor, Tensor, tuple[int, ...]]:
+def _variance(name: str, x: DTensor, dim: Dims, correction: float) -> tuple[DTensor, Tensor, tuple[int, ...]]:
+    _check_kind(name, x, "fVc", "floating-point")
     dims = _dims(x, dim)
     free = math.prod(x.shape[d] for d in dims) - correction
     if free <= 0:
-        raise ValueError(f"var: {free + correction} elements less a correction of {correction} have no variance")
+        raise ValueError(f"{name}: {free + correction} elements less a correction of {correction} have no variance")
     wider = finished(widened(x))
     squares = moments(wider, dims)[1]
     if squares.dtype.kind == "c":
@@ -136,14 +143,14 @@ def _variance(x: DTensor, dim: Dims, correction: float) -> tuple[DTensor, Tensor
 
 @computed("var")
 def _var(x: DTensor, *, dim: Dims, correction: float, keepdim: bool) -> Any:
-    wider, value, dims = _variance(x, dim, correction)
+    wider, value, dims = _variance("var", x, dim, correction)
     return _ended(value, wider, dims, keepdim).to(_real(x.dtype))
 
 
 @computed("std")
 def _std(x: DTensor, *, dim: Dims, correction: float, keepdim: bool) -> Any:
     """Return the root of the variance; its gradient is 0 where it is 0."""
-    wider, value, dims = _variance(x, dim, correction)
+    wider, value, dims = _variance("std", x, dim, correction)
     zero = Tensor(value.data == 0)
     root = where(zero, 0.0, where(zero, 1.0, value).sqrt())
     return _ended(root, wider, dims, keepdim).to(_real(x.dtype))
@@ -157,6 +164,7 @@ def _real(dtype: Any) -> Any:
 @computed("norm")
 def _norm(x: DTensor, *, p: float, dim: Dims, keepdim: bool) -> Any:
     """Return the norm of the norms of blocks."""
+    _check_kind("norm", x, "fVc", "floating-point")
     wider, dims = finished(widened(x)), _dims(x, dim)
     if p == math.inf:
         blocks = gathered(apply(BLOCK_LARGEST, wider.local, dims=dims), wider.layout, dims, Invariant())
@@ -171,6 +179,7 @@ def _norm(x: DTensor, *, p: float, dim: Dims, keepdim: bool) -> Any:
 
 # ---------------------------------------------------------------- largest and smallest
 def _extreme(name: str, x: DTensor, dim: Dims, keepdim: bool) -> Any:
+    _check_kind(name, x, "biufV", "real")
     x, dims = finished(x), _dims(x, dim)
     layout = x.layout
     value, index = apply(
@@ -178,7 +187,7 @@ def _extreme(name: str, x: DTensor, dim: Dims, keepdim: bool) -> Any:
         x.local,
         name=name,
         dims=dims,
-        comms=tuple(layout.groups[axis] for axis in cutting(layout, dims)),
+        comms=layout.groups_along(cutting(layout, dims)),
         held=tuple(layout.indices_at(d, layout.coordinate) for d in dims),
         size=tuple(x.shape[d] for d in dims),
     )
@@ -206,12 +215,14 @@ def _log_softmax_of(x: DTensor, dim: int) -> Tensor:
 
 @computed("softmax")
 def _softmax(x: DTensor, *, dim: int) -> Any:
+    _check_kind("softmax", x, "fV", "floating-point")
     wider = finished(widened(x))
     return DTensor(_log_softmax_of(wider, dim).exp(), wider.layout).to(x.dtype)
 
 
 @computed("log_softmax")
 def _log_softmax(x: DTensor, *, dim: int) -> Any:
+    _check_kind("log_softmax", x, "fV", "floating-point")
     wider = finished(widened(x))
     return DTensor(_log_softmax_of(wider, dim), wider.layout).to(x.dtype)
 

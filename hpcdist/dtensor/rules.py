@@ -16,7 +16,7 @@ from hpcdist.autograd.ops.elementwise import LETTERS
 from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.dtensor.carry import carried, follow, in_chunks, in_units, pieces, times, together
 from hpcdist.dtensor.choice import Choice, Placed, best
-from hpcdist.dtensor.dispatch import rule
+from hpcdist.dtensor.dispatch import LayoutError, rule
 from hpcdist.dtensor.index import Index
 from hpcdist.dtensor.layout import Layout, Ranges
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Shard
@@ -26,12 +26,16 @@ from hpcdist.errors import explain
 __all__ = ["dropout", "impossible"]
 
 
-def impossible(name: str, x: Layout, dim: int, why: str, do: str = "") -> ValueError:
-    """Return the error for the first input, of which a dimension must not be cut as it is: it names axes and ranks."""
-    axes = " and ".join(f"{x.mesh.axis_names[a]} ({x.mesh.shape[a]} ranks)" for a in x.cutters(dim))
-    placements = [Invariant() if p.is_shard(dim) else p for p in x.placements]
+def impossible(name: str, x: Layout, dims: Sequence[int], why: str, do: str = "") -> LayoutError:
+    """Return the error for the first input, of which dimensions must not be cut as they are: it names axes, ranks."""
+    cut = ", ".join(f"dim {dim} is cut on {_axes(x, dim)}" for dim in dims)
+    placements = [Invariant() if any(p.is_shard(dim) for dim in dims) else p for p in x.placements]
     do = f"{do}, or " * bool(do) + f"call redistribute(placements={placements}) of input 0 before"
-    return ValueError(explain(f"{name}: {why}; dim {dim} is cut on {axes}", got=f"input 0: {x}", do=do))
+    return LayoutError(explain(f"{name}: {why}; {cut}", got=f"input 0: {x}", do=do))
+
+
+def _axes(x: Layout, dim: int) -> str:
+    return " and ".join(f"{x.mesh.axis_names[a]} ({x.mesh.shape[a]} ranks)" for a in x.cutters(dim))
 
 
 # ---------------------------------------------------------------- the same elements in another shape
@@ -40,9 +44,14 @@ def _reshape(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed:
     (x,) = layouts
     shape = _resolved(x.shape, attrs["shape"])
     placements: list[Placement] = list(x.placements)
+    stuck: list[int] = []
     for old, new in _groups(x.shape, shape):
-        for axis, shard in _regrouped(x, old, shape, new).items():
+        found = _regrouped(x, old, shape, new)
+        stuck += [dim for dim in old if found is None and x.cutters(dim)]
+        for axis, shard in (found or {}).items():
             placements[axis] = shard
+    if stuck:
+        raise impossible("reshape", x, stuck, f"what ranks hold are no chunks of a dimension of {shape}")
     result = Layout.of(x.mesh, placements, shape, x.order)
     return Placed([x], [result], {"shape": result.local_shape})
 
@@ -58,18 +67,26 @@ def _resolved(old: tuple[int, ...], new: Sequence[int]) -> tuple[int, ...]:
 
 def _groups(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:
     """Return the dimensions, before and after, that have the same elements: the smallest such groups."""
+    if 0 in old:
+        return _groups_of_nothing(old, new)
     found: list[tuple[range, range]] = []
     i = j = 0
     while i < len(old) or j < len(new):
         first, second = i, j
-        if 0 in (*old[i:], *new[j:]) and old[i : i + 1] != new[j : j + 1]:
-            i, j = len(old), len(new)
-        else:
-            i, j = _matched(old, new, i, j)
+        i, j = _matched(old, new, i, j)
         if found and (i == first or j == second):  # extents of one that have gone, or are new
             (first, second) = found[-1][0].start, found.pop()[1].start
         found.append((range(first, i), range(second, j)))
     return found
+
+
+def _groups_of_nothing(old: tuple[int, ...], new: tuple[int, ...]) -> list[tuple[range, range]]:
+    """Return the leading dimensions that stay as they are one by one, and the others, with an extent of 0, in one."""
+    same = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    if old != new and not (0 in old[same:] and 0 in new[same:]):
+        same = old.index(0)
+    groups = [(range(i, i + 1), range(i, i + 1)) for i in range(same)]
+    return groups if old == new else [*groups, (range(same, len(old)), range(same, len(new)))]
 
 
 def _matched(old: tuple[int, ...], new: tuple[int, ...], i: int, j: int) -> tuple[int, int]:
@@ -80,8 +97,8 @@ def _matched(old: tuple[int, ...], new: tuple[int, ...], i: int, j: int) -> tupl
     return stops[0], stops[1]
 
 
-def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dict[int, Shard]:
-    """Return how the axes that cut one of the ``old`` dimensions cut one of the ``new`` ones."""
+def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dict[int, Shard] | None:
+    """Return how the axes that cut one of the ``old`` dimensions cut one of the ``new`` ones; None: they cannot."""
     cut = [dim for dim in old if x.cutters(dim)]
     if not cut:
         return {}
@@ -89,7 +106,7 @@ def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dic
     targets = [_Group(shape, new, dim) for dim in new]
     if len(cut) > 1 or before.blocks > _MOST_BLOCKS:
         targets = []
-    for in_the_same, target in itertools.product((True, False), [t for t in targets if t.blocks <= _MOST_BLOCKS]):
+    for in_the_same, target in itertools.product((True, False), [t for t in targets if 0 < t.blocks <= _MOST_BLOCKS]):
         up, down, dim = before.step, target.step, target.dim
         if in_the_same:
             options = [list(in_units(x, a, up, down, dim, (before.blocks, target.blocks))) for a in axes]
@@ -98,7 +115,7 @@ def _regrouped(x: Layout, old: range, shape: tuple[int, ...], new: range) -> dic
         found = follow(x, axes, shape, options, functools.partial(before.held, x), target.held)
         if found is not None:
             return found
-    raise impossible("reshape", x, cut[0], f"what ranks hold are no chunks of a dimension of {shape}")
+    return None
 
 
 _MOST_BLOCKS = 64
@@ -184,9 +201,9 @@ def _put(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | None
 
 
 def _check_cuts(name: str, x: Layout, moved: Mapping[int, int]) -> None:
-    for dim in range(len(x.shape)):
-        if x.cutters(dim) and dim not in moved:
-            raise impossible(name, x, dim, "elements are picked that other ranks may hold")
+    cut = [dim for dim in range(len(x.shape)) if x.cutters(dim) and dim not in moved]
+    if cut:
+        raise impossible(name, x, cut, "elements are picked that other ranks may hold")
 
 
 # ---------------------------------------------------------------- joining and splitting along a dimension that is cut
@@ -199,7 +216,7 @@ def _split(_op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Placed | No
     found = pieces(x, dim, sizes)
     if found is None:
         why = f"what ranks hold are not chunks of each of the pieces {sizes}"
-        raise impossible("split", x, dim, why, f"cut it by Shard({dim}, sections={sizes})")
+        raise impossible("split", x, [dim], why, f"cut it by Shard({dim}, sections={sizes})")
     return Placed([x], list(found), {"sizes": tuple(piece.local_shape[dim] for piece in found)})
 
 

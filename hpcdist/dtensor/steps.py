@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
+from hpcdist.comm.communicator import Communicator
+from hpcdist.dtensor.kept import kept
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
+from hpcdist.errors import explain
 
 __all__ = ["Step", "is_free", "is_implicit", "steps"]
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """A change of layout.
 
     Attributes
@@ -23,26 +28,67 @@ class Step(NamedTuple):
     src: Layout
     dst: Layout
 
-    @property
+    @cached_property
     def kinds(self) -> tuple[Placement, Placement]:
         """The placements of the axis before and after."""
         assert self.axis is not None
         return self.src.placements[self.axis], self.dst.placements[self.axis]
 
+    @cached_property
+    def group(self) -> Communicator:
+        """The ranks of the axis."""
+        assert self.axis is not None
+        return self.src.groups[self.axis]
 
-def steps(src: Layout, dst: Layout) -> list[Step]:
+    @cached_property
+    def seen(self) -> tuple[int, ...]:
+        """The shape of the array as the ranks of the axis see it: cut by all others."""
+        assert self.axis is not None
+        return self.src.at(self.axis, Invariant()).local_shape
+
+    @cached_property
+    def stays(self) -> bool:
+        """Whether this rank holds the same before and after, and that whole array as far as the axis goes."""
+        return self.axis is not None and (
+            self.group.size == 1 or all(isinstance(p, (Invariant, Replicate)) for p in self.kinds)
+        )
+
+    @cached_property
+    def lends(self) -> bool:
+        """Whether ranks that did all the same may each do their own with the array."""
+        return self.axis is not None and self.kinds == (Invariant(), Replicate())
+
+    @cached_property
+    def adds(self) -> bool:
+        """Whether one rank adds what all have to a sum over ranks."""
+        return self.axis is not None and isinstance(self.kinds[1], Partial) and not isinstance(self.kinds[0], Partial)
+
+
+def steps(src: Layout, dst: Layout) -> tuple[Step, ...]:
     """Return the steps that lead from ``src`` to ``dst``, layouts of one array on one mesh.
 
     Slices are taken first, then sums are finished, and at last things are gathered. An axis is moved by itself where
     none that cuts the same dimension comes after it; else those that cut exchange what they hold, once.
+
+    Raises
+    ------
+    ValueError
+        If shapes or meshes differ.
     """
+    return kept(src.mesh, (src, dst), _found)
+
+
+def _found(src: Layout, dst: Layout) -> tuple[Step, ...]:
+    if src.shape != dst.shape or src.mesh != dst.mesh:
+        expected = f"a layout of an array of {src.shape} on {src.mesh}"
+        raise ValueError(explain("a change of layout", got=f"{dst} on {dst.mesh}", expected=expected))
     found: list[Step] = []
-    now = src
+    now, dst = src, src.placed(dst.placements, dst.order)  # meshes that are equal keep layouts each of its own
     while now is not dst:
         step = _direct(now, dst) or _blocked(now, dst)
         found.append(step)
         now = step.dst
-    return found
+    return tuple(found)
 
 
 def is_free(step: Step) -> bool:
@@ -109,7 +155,7 @@ def _blocked(now: Layout, dst: Layout) -> Step:
     """Return a step where no axis may move by itself: cut in a wrong order first, then exchange."""
     for axis, placement in enumerate(dst.placements):
         if isinstance(placement, Shard) and not isinstance(now.placements[axis], Shard):
-            return Step(axis, now, now.at(axis, placement))
+            return Step(axis, now, now.at(axis, Shard(placement.dim)))  # units need not fit what others leave
     placements, staying = list(now.placements), []
     for axis in now.order:
         if isinstance(p := now.placements[axis], Shard):

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 
 from hpcdist.array import Array, namespace
-from hpcdist.autograd import Tensor, apply, backward, no_grad
-from hpcdist.autograd.operand import binary, product
-from hpcdist.autograd.operators import Operators
+from hpcdist.autograd import Tensor, backward, no_grad
 from hpcdist.autograd.tape import seed_of
-from hpcdist.autograd.tensor import UFUNC_OPS, Hook
 from hpcdist.comm.mesh import DeviceMesh
-from hpcdist.comm.work import Done, Then, Work
-from hpcdist.dtensor.exchange import EXCHANGE
+from hpcdist.comm.work import Then
+from hpcdist.dtensor.held import Held
+from hpcdist.dtensor.kept import kept
 from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.lend import lend
-from hpcdist.dtensor.move import imove
+from hpcdist.dtensor.path import along, posted
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, dual
-from hpcdist.dtensor.redistribute import redistribute
-from hpcdist.dtensor.steps import Step, is_free, steps
+from hpcdist.dtensor.steps import steps
+from hpcdist.dtensor.target import redirected, with_gradients
 from hpcdist.errors import explain
 
 if TYPE_CHECKING:
     from hpcdist.dtensor.chunks import Chunk
 
-__all__ = ["DTensor", "along", "local_of", "relaid", "with_gradients"]
+__all__ = ["DTensor", "local_of", "relaid"]
 
 
-class DTensor(Operators):
+class DTensor(Held):
     """An array on a mesh, as one rank sees it: ``shape`` is that of the whole, ``local`` what this rank holds.
 
     Operations compute with local parts. What they communicate follows from the layouts: a sum over ranks is finished
@@ -44,13 +42,7 @@ class DTensor(Operators):
     layout : Layout
     """
 
-    __slots__ = ("__weakref__", "layout", "local")
-
-    def __init__(self, local: Tensor, layout: Layout) -> None:
-        if local.shape != layout.local_shape:
-            what = f"DTensor: what the rank at {layout.coordinate} holds of {layout}"
-            raise ValueError(explain(what, got=local.shape, expected=layout.local_shape))
-        self.local, self.layout = local, layout
+    __slots__ = ()
 
     @staticmethod
     def from_local(
@@ -104,50 +96,6 @@ class DTensor(Operators):
             grad_placements=grad_placements,
         )
 
-    # ---- what it is
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the whole."""
-        return self.layout.shape
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.layout.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements of the whole."""
-        return self.layout.size
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type."""
-        return self.local.data.dtype
-
-    @property
-    def device_mesh(self) -> DeviceMesh:
-        """The mesh."""
-        return self.layout.mesh
-
-    @property
-    def placements(self) -> tuple[Placement, ...]:
-        """One placement a mesh axis."""
-        return self.layout.placements
-
-    @property
-    def is_leaf(self) -> bool:
-        """Whether no recorded operation computed it."""
-        return self.local.node is None
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __repr__(self) -> str:
-        pending = "not reduced; " if any(isinstance(p, Partial) for p in self.placements) else ""
-        needs = "; requires_grad" if self.requires_grad else ""
-        return f"DTensor({self.layout}; {pending}rank {self.device_mesh.comm.rank} holds {self.local!r}{needs})"
-
     @staticmethod
     def __apply__(op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         """Run an operation; see ``hpcdist.dtensor.dispatch``."""
@@ -155,50 +103,14 @@ class DTensor(Operators):
 
         return dispatch(op, inputs, attrs)
 
-    # ---- what this rank holds: attributes of the local tensor
-    @property
-    def data(self) -> Array:
-        """The array that this rank holds, of shape ``layout.local_shape``."""
-        return self.local.data
-
-    @data.setter
-    def data(self, value: Array) -> None:
-        self.local.data = value
-
-    @property
-    def grad(self) -> Array | None:
-        """The gradient of what this rank holds, an array of the same shape; see :meth:`gradient` for the whole."""
-        return self.local.grad
-
-    @grad.setter
-    def grad(self, value: Array | None) -> None:
-        self.local.grad = value
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether a gradient is collected for it."""
-        return self.local.requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        self.local.requires_grad = value
-
-    @property
-    def home(self) -> Array | None:
-        """Memory that ``grad`` shall use."""
-        return self.local.home
-
     def gradient(self) -> DTensor | None:
         """Return the gradient as a distributed tensor: placed as this one, Partial where this one is Replicate."""
         return None if self.local.grad is None else self.__gradient__(self.local.grad)
 
-    def register_hook(self, hook: Hook) -> Any:
-        """Have ``hook`` see, and perhaps replace, the gradient of what this rank holds; see Tensor.register_hook."""
-        return self.local.register_hook(hook)
-
-    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
-        """Have ``hook(tensor)`` called when ``.grad`` of this leaf is complete."""
-        return self.local.register_post_accumulate_grad_hook(lambda _: hook(self))
+    def new_full(self, size: int | Sequence[int], fill_value: float, dtype: npt.DTypeLike | None = None) -> DTensor:
+        """Return a constant in the dtype of this, Invariant on its mesh."""
+        whole = self.local.new_full(size, fill_value, dtype)
+        return DTensor(whole, Layout.of(self.device_mesh, [Invariant()] * len(self.placements), whole.shape))
 
     def detach(self) -> DTensor:
         """Return the same data outside the graph."""
@@ -206,7 +118,7 @@ class DTensor(Operators):
 
     def __deepcopy__(self, memo: Any) -> DTensor:
         copied = Tensor(self.local.data.copy(), self.local.requires_grad)
-        copied.grad = None if self.local.grad is None else self.local.grad.copy()
+        copied.grad = copy.deepcopy(self.local.grad, memo)  # which may say that gradients are left out
         return DTensor(copied, self.layout)
 
     # ---- changes of layout
@@ -243,15 +155,11 @@ class DTensor(Operators):
         if device_mesh is not None and device_mesh != self.device_mesh:
             do = "distribute full_tensor() anew"
             raise ValueError(explain("redistribute: mesh", got=device_mesh, expected=self.device_mesh, do=do))
-        target = self.layout.placed(placements, self._order(placements) if order is None else order)
+        asked = (self.layout, tuple(placements), None if order is None else tuple(order))
+        target = kept(self.device_mesh, asked, redirected)
         if async_op:
-            return _posted(self, target)
+            return Then(posted(self.local, steps(self.layout, target)), lambda local: _moved(self, local, target))
         return relaid(self, target)
-
-    def _order(self, placements: Sequence[Placement]) -> tuple[int, ...]:
-        """Return the present order, axes that shall cut and do not cut yet last."""
-        new = [a for a, (p, q) in enumerate(zip(self.placements, placements, strict=False)) if _is_new(p, q)]
-        return (*(a for a in self.layout.order if a not in new), *new)
 
     def full_tensor(self, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
         """Return the whole array as a plain tensor, on every rank. Collective over the axes that hold parts.
@@ -348,18 +256,6 @@ class DTensor(Operators):
         with no_grad():
             return self.full_tensor().numpy()
 
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Raise: NumPy would not know what it got."""
-        do = "say .numpy(), .full_tensor() or .to_local()"
-        raise TypeError(explain("a NumPy conversion of a distributed tensor", got=self.layout, do=do))
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        reflected = UFUNC_OPS.get(ufunc.__name__)
-        if method == "__call__" and reflected and len(inputs) == 2 and not kwargs:
-            return product(*inputs) if reflected == "matmul" else binary(reflected, *inputs)
-        do = "use hpcdist's operations"
-        raise TypeError(explain(f"numpy.{ufunc.__name__} of a distributed tensor", got=self.layout, do=do))
-
     # ---- gradients
     def backward(self, grad: Any = None, *, retain_graph: bool = False) -> None:
         """Add gradients to ``.grad`` of every leaf this was computed from.
@@ -382,16 +278,23 @@ class DTensor(Operators):
         target = root.layout.placed([dual(p) for p in root.placements])
         if not isinstance(grad, DTensor):
             xp = namespace(root.local.data)
-            value = 1 if grad is None else grad.data if isinstance(grad, Tensor) else grad
-            whole = xp.broadcast_to(xp.asarray(value, root.dtype), self.shape)
-            grad = DTensor(Tensor(whole), target.placed([Invariant()] * len(self.placements)))
+            value = xp.asarray(1 if grad is None else grad.data if isinstance(grad, Tensor) else grad, root.dtype)
+            grad = value if value.ndim else xp.broadcast_to(value, self.shape)
+        if grad.shape != self.shape:
+            raise RuntimeError(explain("backward: a cotangent has another shape", got=grad.shape, expected=self.shape))
+        if not isinstance(grad, DTensor):
+            grad = DTensor(Tensor(grad), target.placed([Invariant()] * len(self.placements)))
         with no_grad():
             seed = relaid(grad, target).local.data
         return root.local, seed_of(root.local, seed)
 
     def __gradient__(self, array: Array) -> DTensor:
         """Return a gradient of what this rank holds as a distributed tensor."""
-        return DTensor(Tensor(array), self.layout.placed([dual(p) for p in self.placements]))
+        shares = [axis for axis, p in enumerate(self.placements) if p == Partial("avg")]
+        if shares:  # each rank has its share of the gradient of a mean
+            array = array * math.prod(self.device_mesh.shape[axis] for axis in shares)
+        placements = [Replicate() if axis in shares else dual(p) for axis, p in enumerate(self.placements)]
+        return DTensor(Tensor(array), self.layout.placed(placements))
 
     def _linear(self) -> DTensor:
         """Return it with averages as sums, and combinations that are not linear finished."""
@@ -406,98 +309,13 @@ def local_of(x: Any) -> Tensor:
     return local
 
 
-def with_gradients(what: str, layout: Layout, grad_placements: Sequence[Placement]) -> Layout:
-    """Return the layout in which ranks hold the same and of which gradients are placed as given.
-
-    Raises
-    ------
-    ValueError
-        If there is none: an axis is cut in one and not in the other, or ranks hold terms of a sum.
-    """
-    target = layout.placed([dual(p) for p in grad_placements])
-    for p, q in zip(layout.placements, target.placements, strict=True):
-        if isinstance(p, Partial) or (p != q and (isinstance(p, Shard) or isinstance(q, (Shard, Partial)))):
-            expected = f"Invariant or Partial where {list(layout.placements)} are whole, their Shards elsewhere"
-            raise ValueError(explain(f"{what}: grad_placements", got=list(grad_placements), expected=expected))
-    return target
-
-
 def relaid(x: DTensor, layout: Layout) -> DTensor:
     """Return ``x`` in another layout of its mesh. Collective over the axes that change, unless they change for free."""
     if x.layout is layout:
         return x
-    local = along(x.local, steps(x.layout, layout))
-    return DTensor(local.detach() if local is x.local else local, layout)
+    return _moved(x, along(x.local, steps(x.layout, layout)), layout)
 
 
-def along(local: Tensor, path: Sequence[Step]) -> Tensor:
-    """Return what this rank holds after ``path``. Collective over the axes that change, unless they change for free.
-
-    It is the tensor itself where all stay whole and no gradient is wanted.
-    """
-    if not local.requires_grad:
-        path = [step for step in path if not _stays(step)]
-    elif local.node is None and path and all(_lends(step) or _adds(step) for step in path):
-        comms = tuple(step.src.groups[cast(int, step.axis)] for step in path if _lends(step))
-        local, path = lend(local, comms) if comms else local, [step for step in path if not _lends(step)]
-    for step in path:
-        local = _take(local, step)
-    return local
-
-
-def _take(local: Tensor, step: Step) -> Tensor:
-    """Take one step. Collective over its axis, or over all that cut; see the step."""
-    if step.axis is None:
-        return cast(Tensor, apply(EXCHANGE, local, src=step.src, dst=step.dst))
-    src, dst = step.kinds
-    return redistribute(local, src, dst, step.src.groups[step.axis], seen(step))
-
-
-def seen(step: Step) -> tuple[int, ...]:
-    """Return the shape of the array as the ranks of the axis see it: cut by all others."""
-    assert step.axis is not None
-    return step.src.at(step.axis, Invariant()).local_shape
-
-
-def _posted(x: DTensor, layout: Layout) -> Work[DTensor]:
-    """Post the first step that communicates; take the others when it is waited for."""
-    taken = steps(x.layout, layout)
-    local = x.local
-    while taken and (is_free(taken[0]) or not _may_be_posted(taken[0])):
-        local = _take(local, taken.pop(0))
-    if not taken:
-        return Done(DTensor(local, layout))
-    first, rest, start = taken[0], taken[1:], local
-    assert first.axis is not None
-    (src, dst), comm, shape = first.kinds, first.src.groups[first.axis], seen(first)
-
-    def finish(moved: Array) -> DTensor:
-        local = redistribute(start, src, dst, comm, shape, moved=moved)
-        for step in rest:
-            local = _take(local, step)
-        return DTensor(local, layout)
-
-    return Then(imove(start.data, src, dst, comm, shape), finish)
-
-
-def _may_be_posted(step: Step) -> bool:
-    """Say whether a step is one collective on one axis; a maximum that is finished needs two."""
-    return step.axis is not None and not (isinstance(p := step.kinds[0], Partial) and p.op not in ("sum", "avg"))
-
-
-def _stays(step: Step) -> bool:
-    """Say whether ranks hold the whole array before and after a step."""
-    return step.axis is not None and all(isinstance(p, (Invariant, Replicate)) for p in step.kinds)
-
-
-def _adds(step: Step) -> bool:
-    """Say whether one rank adds what all have to a sum over ranks."""
-    return step.axis is not None and isinstance(step.kinds[1], Partial) and not isinstance(step.kinds[0], Partial)
-
-
-def _lends(step: Step) -> bool:
-    return step.axis is not None and step.kinds == (Invariant(), Replicate())
-
-
-def _is_new(before: Placement, after: Placement) -> bool:
-    return isinstance(after, Shard) and not (isinstance(before, Shard) and before.dim == after.dim)
+def _moved(x: DTensor, local: Tensor, layout: Layout) -> DTensor:
+    """Return what has become of ``x``; two layouts of one tensor do not share its gradient."""
+    return DTensor(local.detach() if local is x.local and layout is not x.layout else local, layout)

@@ -17,14 +17,12 @@ from hpcdist.array import Array
 from hpcdist.autograd import Tensor, apply
 from hpcdist.autograd.operand import call
 from hpcdist.autograd.ops.loss import checked_targets
-from hpcdist.dtensor.dispatch import computed
+from hpcdist.dtensor.dispatch import computed, unlike
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
-from hpcdist.dtensor.reductions import finished
 from hpcdist.dtensor.steps import is_implicit, steps
 from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.dtensor.vocabulary_ops import CUT_CROSS_ENTROPY, CUT_EMBEDDING, CUT_LINEAR_CROSS_ENTROPY, Classes
-from hpcdist.errors import explain
 
 __all__: list[str] = []
 
@@ -39,16 +37,15 @@ def _laid(name: str, inputs: Sequence[DTensor], wanted: Sequence[Sequence[Placem
     """
     order = _order(*[x.layout for x in inputs])
     layouts = [x.layout.placed(placements, order) for x, placements in zip(inputs, wanted, strict=True)]
-    calls = [
-        f"redistribute(placements={list(w.placements)}) of input {i}"
-        for i, (x, w) in enumerate(zip(inputs, layouts, strict=True))
-        if not all(map(is_implicit, steps(x.layout, w)))
-    ]
-    if calls:
-        what = f"{name}: what ranks hold does not suffice, and nothing is gathered unasked"
-        got = "; ".join(f"input {i}: {x.layout}" for i, x in enumerate(inputs))
-        raise ValueError(explain(what, got=got, do=f"call {' and '.join(calls)} before"))
+    taken = [step for x, w in zip(inputs, layouts, strict=True) for step in steps(x.layout, w)]
+    if not all(map(is_implicit, taken)):
+        raise unlike(name, [x.layout for x in inputs], layouts)
     return [relaid(x, layout) for x, layout in zip(inputs, layouts, strict=True)]
+
+
+def _settled(x: DTensor) -> tuple[Placement, ...]:
+    """Return the placements of ``x`` with combinations over ranks finished."""
+    return tuple(Invariant() if isinstance(p, Partial) else p for p in x.placements)
 
 
 def _order(*layouts: Layout) -> tuple[int, ...]:
@@ -61,8 +58,7 @@ def _order(*layouts: Layout) -> tuple[int, ...]:
 @computed("embedding")
 def _embedding(tokens: DTensor, table: DTensor) -> Any:
     """Look up tokens in a table whose rows are cut: Partial over the axes that cut them, without a message."""
-    tokens, table = finished(tokens), finished(table)
-    rows = [_lookup(p, q, tokens.ndim) for p, q in zip(tokens.placements, table.placements, strict=True)]
+    rows = [_lookup(p, q, tokens.ndim) for p, q in zip(_settled(tokens), _settled(table), strict=True)]
     of_tokens, of_table, of_result = zip(*rows, strict=True)
     here, part = _laid("embedding", (tokens, table), (of_tokens, of_table))
     held = part.layout.indices_at(0, part.layout.coordinate)
@@ -99,11 +95,10 @@ def _of_logits(
     axes that cut rows: one all_reduce of two numbers, not in backward.
     """
     _check_reduction(name, attrs["reduction"], *(("none",) if name == "class_cross_entropy" else ()))
-    logits, targets = finished(logits), finished(targets)
     last = logits.ndim - 1
     if targets.shape != logits.shape[:-1]:
         raise ValueError(f"{name}: targets {targets.shape} for rows of logits {logits.shape[:-1]}: expected the same")
-    pairs = [_aligned(p, q, last) for p, q in zip(logits.placements, targets.placements, strict=True)]
+    pairs = [_aligned(p, q, last) for p, q in zip(_settled(logits), _settled(targets), strict=True)]
     wanted = [*zip(*pairs, strict=True), *([Replicate()] * len(pairs) for _ in weight)]
     rows, goals, *whole = _laid(name, (logits, targets, *weight), wanted)
     arrays = [rows.local, goals.local, *[w.local for w in whole]]
@@ -138,8 +133,9 @@ def _aligned(p: Placement, q: Placement, last: int) -> tuple[Placement, Placemen
 
 def _classes(layout: Layout, dim: int) -> Classes:
     """Return which classes lie along ``dim`` on this rank."""
-    comms = tuple(layout.groups[axis] for axis in layout.cutters(dim))
-    return Classes(comms, layout.indices_at(dim, layout.coordinate), layout.shape[dim])
+    return Classes(
+        layout.groups_along(layout.cutters(dim)), layout.indices_at(dim, layout.coordinate), layout.shape[dim]
+    )
 
 
 def _scaled_loss(name: str, arrays: Sequence[Tensor], attrs: dict[str, Any], divisor: float) -> Tensor:
@@ -170,7 +166,7 @@ def _divisor(name: str, targets: DTensor, num_classes: int, weight: Sequence[DTe
     """
     if attrs["reduction"] != "mean":
         return 1.0
-    comms = [group for group, p in zip(targets.layout.groups, targets.placements, strict=True) if isinstance(p, Shard)]
+    comms = targets.layout.groups_along(axis for axis, p in enumerate(targets.placements) if isinstance(p, Shard))
     total, error = 0.0, None
     try:
         total = _counted(targets.local.data, num_classes, weight, attrs["ignore_index"])
@@ -214,10 +210,9 @@ def _linear_cross_entropy(
     sum of the gradients of ``w``.
     """
     _check_reduction("linear_cross_entropy", reduction)
-    x, w, targets = finished(x), finished(w), finished(targets)
     if targets.shape != x.shape[:-1]:
         raise ValueError(f"linear_cross_entropy: targets {targets.shape} for rows {x.shape[:-1]}: expected the same")
-    triples = zip(x.placements, w.placements, targets.placements, strict=True)
+    triples = zip(_settled(x), _settled(w), _settled(targets), strict=True)
     wanted = zip(*[_of_layer(*three, x.ndim - 1) for three in triples], strict=True)
     features, weight, goals = _laid("linear_cross_entropy", (x, w, targets), list(wanted))
     attrs = {"ignore_index": ignore_index, "reduction": reduction, "chunk_rows": chunk_rows}

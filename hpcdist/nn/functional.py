@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.array import namespace
 from hpcdist.autograd import Tensor, apply, ops, random
 from hpcdist.autograd.arrangement import pad
 from hpcdist.autograd.operand import call, wrapped
@@ -147,8 +146,7 @@ def _norm(name: str, x: Tensor, normalized_shape: Sizes, *weights: tuple[Tensor 
     lead = x.shape[: x.ndim - len(extents)]
     if not extents or (*lead, *extents) != x.shape:
         raise ValueError(explain(f"{name}: x", got=x.shape, expected=f"(..., {', '.join(map(str, extents))})"))
-    full = namespace(x.data).full
-    rows = [Tensor(full(extents, number, x.dtype)) if w is None else w for w, number in weights]
+    rows = [x.new_full(extents, number) if w is None else w for w, number in weights]
     if len(extents) == 1:
         return call(name, x, *rows, eps=eps)
     count = math.prod(extents)

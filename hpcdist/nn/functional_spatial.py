@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hpcdist.array import namespace
 from hpcdist.autograd import Tensor, apply, is_replaying, ops
 from hpcdist.errors import explain
 from hpcdist.nn.functional_conv import Sizes, numbers, versions
@@ -190,6 +189,10 @@ def batch_norm(
         running_mean = running_var = None
     for running, now in ((running_mean, mean.data), (running_var, var.data * (count / (count - 1)))):
         if running is not None:
+            if running.data.shape != now.shape:
+                do = "place running statistics as the channels of x are, or use batch_norm where channels are whole"
+                what = "batch_norm: what this rank holds of running statistics"
+                raise ValueError(explain(what, got=running.data.shape, expected=now.shape, do=do))
             running.data[...] = (1 - momentum) * running.data + momentum * now
     result: Tensor = y
     return result
@@ -205,6 +208,5 @@ def group_norm(
 def _gain_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     if x.ndim < 2:
         raise ValueError(explain("norm of channels: x", got=x.shape, expected="(batch, channels, ...)"))
-    xp, channels = namespace(x.data), x.shape[1]
-    gain = Tensor(xp.ones(channels, x.dtype)) if weight is None else weight
-    return gain, Tensor(xp.zeros(channels, x.dtype)) if bias is None else bias
+    channels = x.shape[1:2]
+    return x.new_ones(channels) if weight is None else weight, x.new_zeros(channels) if bias is None else bias

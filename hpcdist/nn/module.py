@@ -208,11 +208,13 @@ class Module:
         if strict and (missing or unknown):
             raise ValueError(explain("load_state_dict: names do not match", got=f"unknown {unknown}", expected=missing))
         values = {name: _array(state[name]) for name in own if name in state}
+        shared = any(hasattr(t, "placements") for _, t in self._named_tensors())
         for name, value in values.items():
             there = own[name]
             if value.shape != there.shape or not np.can_cast(value.dtype, there.dtype, "same_kind"):
                 got, expected = (f"{a.shape} {a.dtype}" for a in (value, there))
-                raise ValueError(explain(f"load_state_dict: {name}", got=got, expected=expected))
+                do = "whole arrays go into a distributed model by hd.parallel.load_full_state_dict" if shared else None
+                raise ValueError(explain(f"load_state_dict: {name}", got=got, expected=expected, do=do))
         for name, value in values.items():
             there = own[name]
             if not isinstance(there, Deferred):

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from hpcdist.array import namespace
 from hpcdist.autograd import Tensor, apply, arrangement, ops
 from hpcdist.errors import explain
 from hpcdist.nn import functional as F
@@ -112,8 +111,7 @@ class _Recurrent(Module):
             )
         shape = (self.num_layers * len(self.ways), x.shape[0 if self.batch_first else 1], self.hidden_size)
         if given is None:
-            zeros = Tensor(namespace(x.data).zeros(shape, x.dtype))
-            return (zeros,) * self.states
+            return (x.new_zeros(shape),) * self.states
         states = tuple(given) if isinstance(given, (tuple, list)) else (given,)
         if len(states) != self.states or any(state.shape != shape for state in states):
             got = ", ".join(str(state.shape) for state in states)

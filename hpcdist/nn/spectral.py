@@ -10,7 +10,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from hpcdist.array import namespace
 from hpcdist.autograd import Tensor, apply, arrangement, fft, functions, ops
 from hpcdist.errors import explain
 from hpcdist.nn import init
@@ -121,5 +120,5 @@ class SpectralConv2d(Module):
         z = fft.rfft2(x)[:, :, :, :columns]
         above = _mixed(z[:, :, :rows], self.weight1)
         below = _mixed(z[:, :, height - rows :], self.weight2)
-        gap = Tensor(namespace(x.data).zeros((x.shape[0], self.out_channels, height - 2 * rows, columns), above.dtype))
+        gap = above.new_zeros((x.shape[0], self.out_channels, height - 2 * rows, columns))
         return fft.irfft2(arrangement.cat([above, gap, below], 2), (height, width))

@@ -43,7 +43,7 @@ class AveragedModel:
     Parameters
     ----------
     model : Module
-        Copied without gradients and hooks.
+        Copied without gradients and hooks; what wraps its calls stays.
     avg_fn : function ``(average, value, count) -> average``, optional
         On arrays, of at least single precision; default: the mean of all.
     use_buffers : bool
@@ -123,9 +123,10 @@ def _leave_out(model: Any) -> dict[int, Any]:
     """Return a memo that makes a deep copy of a module put nothing in place of hooks and gradients."""
     memo: dict[int, Any] = {}
     for module in model.modules():
-        memo |= {id(hooks): [] for hooks in (module.pre, module.post, module.around)}
+        memo |= {id(hooks): [] for hooks in (module.pre, module.post)}
     for parameter in model.parameters():
-        memo |= {id(hooks): () for hooks in (parameter.hooks, parameter.done_hooks)}
+        held = getattr(parameter, "local", parameter)
+        memo |= {id(hooks): () for hooks in (held.hooks, held.done_hooks)}
         memo |= {id(array): None for array in (parameter.grad, parameter.home)}
     return memo
 

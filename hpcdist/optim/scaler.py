@@ -39,7 +39,8 @@ class GradScaler:
     Attributes
     ----------
     agree : function ``(found: bool) -> bool``
-        What all ranks say; gradients that were reduced are the same on all, and need none.
+        What all ranks say; gradients that were reduced are the same on all, and need none. Where ranks hold parts of
+        parameters, ``parallel.ShardedGradScaler`` asks them.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class GradScaler:
     def _look(self, optimizer: Optimizer) -> bool:
         """Find out, once, whether a gradient is not finite."""
         if id(optimizer) not in self._found:
+            if self.agree is _own_opinion:
+                _check_whole(optimizer)
             self._found[id(optimizer)] = self.agree(not all(_is_finite(g) for g in _gradients(optimizer)))
         return self._found[id(optimizer)]
 
@@ -174,6 +177,13 @@ def _positive(what: str, scale: Any) -> float:
 
 def _own_opinion(found: bool) -> bool:
     return found
+
+
+def _check_whole(optimizer: Optimizer) -> None:
+    """Refuse parameters of which ranks hold parts: one would skip a step that others take."""
+    if any(hasattr(p, "placements") for group in optimizer.param_groups for p in group["params"]):
+        what, do = "GradScaler: parameters are distributed", "use hd.parallel.ShardedGradScaler, which asks all ranks"
+        raise TypeError(explain(what, do=do))
 
 
 def _gradients(optimizer: Optimizer) -> list[Array]:

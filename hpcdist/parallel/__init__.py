@@ -24,6 +24,7 @@ from hpcdist.parallel.scaler import ShardedGradScaler
 from hpcdist.parallel.selective import create_selective_checkpoint_contexts
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
+from hpcdist.parallel.whole import full_state_dict, load_full_state_dict
 
 __all__ = [
     "CPUOffloadPolicy",
@@ -48,8 +49,10 @@ __all__ = [
     "clip_grad_norm_",
     "create_selective_checkpoint_contexts",
     "explain_plan",
+    "full_state_dict",
     "fully_shard",
     "gpt_plan",
+    "load_full_state_dict",
     "loss_parallel",
     "parallelize_module",
     "register_fsdp_forward_method",

@@ -14,7 +14,7 @@ from hpcdist.dtensor.debug_table import text
 from hpcdist.dtensor.move import transpose
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
 from hpcdist.nn import Module
-from hpcdist.parallel.plan import Assignment, Placing, Plan
+from hpcdist.parallel.plan import Assignment, Placing, Plan, unnumbered
 from hpcdist.parallel.style import Change
 from hpcdist.parallel.tensor_parallel import one_axis, parallelize_module, planned
 
@@ -42,7 +42,7 @@ def explain_plan(
     """Return a table of what ``parallelize_module`` would do: layouts of parameters, inputs and outputs, collectives.
 
     Communicates with nobody and leaves the model as it is; the mesh may be one of a ``DryCommunicator``. Modules that
-    differ in their numbers only share a row.
+    differ in their numbers only, and are placed alike, share a row.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def explain_plan(
     else:
         sent = _traced(model, device_mesh, parallelize_plan, inputs, strict)
         title = "a forward and a backward with the given inputs"
-    rows = [_row(name, group, assigned, placed, sent) for name, group in _groups(model, assigned, sent)]
+    rows = [row for group in _groups(model, assigned, sent) for row in _rows(group, assigned, placed, sent)]
     return text(rows, f"{type(model).__name__} on {device_mesh.size()} ranks, {title}")
 
 
@@ -75,37 +75,48 @@ def explain_plan(
 _REST = "(end of backward)"
 
 
-def _groups(model: Module, assigned: Sequence[Assignment], sent: Sequence[_Sent]) -> list[tuple[str, list[str]]]:
-    """Return names of modules that a row shall have, by the name they share."""
+def _groups(model: Module, assigned: Sequence[Assignment], sent: Sequence[_Sent]) -> list[list[str]]:
+    """Return names of modules that rows shall have, together those that differ in their numbers only."""
     styled = {name for name, _, _ in assigned} | {s.module for s in sent}
     groups: dict[str, list[str]] = {}
     for name, module in model.named_modules():
         if module.slots or name in styled:
-            groups.setdefault(re.sub(r"(?<![^.])\d+(?![^.])", "*", name), []).append(name)
+            groups.setdefault(unnumbered(name), []).append(name)
     if _REST in styled:
         groups[_REST] = [_REST]
-    return list(groups.items())
+    return list(groups.values())
 
 
-def _row(
-    name: str, group: list[str], assigned: Sequence[Assignment], placed: Sequence[Placing], sent: Sequence[_Sent]
-) -> dict[str, Any]:
-    first = group[0]
+def _rows(
+    group: list[str], assigned: Sequence[Assignment], placed: Sequence[Placing], sent: Sequence[_Sent]
+) -> Iterator[dict[str, Any]]:
+    """Yield one row of modules that are placed alike, or more."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in group:
+        alike.setdefault(tuple(_placed(name, assigned, placed).values()), []).append(name)
+    for names in alike.values():
+        yield {
+            "module": names[0] if len(alike) > 1 or len(names) == 1 else unnumbered(names[0]),
+            "modules": len(names),
+            **_placed(names[0], assigned, placed),
+            "forward": _collectives(names, "forward", sent),
+            "backward": _collectives(names, "backward", sent),
+        }
+
+
+def _placed(name: str, assigned: Sequence[Assignment], placed: Sequence[Placing]) -> dict[str, str]:
+    """Return the layouts of a module's parameters, inputs and outputs."""
     parameters = [
         f"{key} {_short(placing.placement)}"
         for placing in placed
         for full, _, key in placing.places
-        if full == (f"{first}.{key}" if first else key)
+        if full == (f"{name}.{key}" if name else key)
     ]
-    changes = [change for there, module, style in assigned if there == first for change in style.changes(module)]
+    changes = [change for there, module, style in assigned if there == name for change in style.changes(module)]
     return {
-        "module": name,
-        "modules": len(group),
         "parameters": ", ".join(parameters) or "-",
         "input": _layouts("input", changes),
         "output": _layouts("output", changes),
-        "forward": _collectives(group, "forward", sent),
-        "backward": _collectives(group, "backward", sent),
     }
 
 

@@ -114,6 +114,15 @@ class ColwiseParallel(_Layer):
 
     sections: int | tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sections is None:
+            return
+        extents = self.sections if isinstance(self.sections, tuple) else (self.sections,)
+        if not extents or not all(type(n) is int and n > 0 for n in extents):
+            expected = "a number above 0, or extents above 0"
+            raise ValueError(explain("ColwiseParallel: sections", got=repr(self.sections), expected=expected))
+
     def placements(self, module: Module) -> dict[str, Placement]:
         """Return a cut of the output features."""
         features, dim = _output_features("ColwiseParallel", module)
@@ -131,9 +140,8 @@ class ColwiseParallel(_Layer):
     def _sections(self, features: int) -> tuple[int, ...]:
         if self.sections is None:
             return ()
-        count = self.sections
-        found = (features // count,) * count if isinstance(count, int) and count > 0 else self.sections
-        if isinstance(found, int) or sum(found) != features:
+        found = (features // self.sections,) * self.sections if isinstance(self.sections, int) else self.sections
+        if sum(found) != features:
             expected = f"what adds up to the {features} features"
             raise ValueError(explain("ColwiseParallel: sections", got=self.sections, expected=expected))
         return found

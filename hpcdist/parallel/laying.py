@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcdist.autograd.operand import wrapped
 from hpcdist.comm import DeviceMesh
+from hpcdist.dtensor.adopted import adopted
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
@@ -28,13 +29,18 @@ def invariant(layout: Placement) -> Placement:
 
 
 def laid(x: Any, mesh: DeviceMesh, layout: Placement) -> DTensor:
-    """Return ``x``, or of a plain tensor a distributed one. Collective over the mesh where plain ``x`` is cut."""
+    """Return ``x``, or of a plain tensor a distributed one. Collective over the mesh where plain ``x`` is cut.
+
+    In check mode also where it counts as the same on all ranks, which compare it.
+    """
     if isinstance(x, DTensor):
         return x
     x = wrapped(x)
     if isinstance(layout, Shard):
         return from_local(x, mesh, [layout])
-    return DTensor(x, Layout.of(mesh, [invariant(layout)], x.shape))
+    if isinstance(layout, Partial):
+        return DTensor(x, Layout.of(mesh, [layout], x.shape))
+    return adopted(x, mesh)
 
 
 def moved(x: DTensor, placement: Placement) -> DTensor:

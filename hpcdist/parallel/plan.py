@@ -5,17 +5,19 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias
 
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Placement
+from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.parallel.style import ParallelStyle
 
-__all__ = ["Assignment", "Placing", "Plan", "assignments", "placings"]
+__all__ = ["DEALT", "Assignment", "Placing", "Plan", "assignments", "layout_of", "placings", "unnumbered"]
 
 Plan: TypeAlias = "ParallelStyle | Sequence[ParallelStyle] | Mapping[str, Plan]"
 """A style, several that are applied one after another, or plans by patterns of names."""
@@ -59,7 +61,10 @@ def assignments(root: Module, plan: Plan, *, strict: bool = True) -> list[Assign
     TypeError
         If something is no plan.
     """
-    return list(_assigned("", root, plan, strict))
+    once: dict[tuple[int, int], Assignment] = {}  # a module may be found under several names, and by several patterns
+    for found in _assigned("", root, plan, strict):
+        once.setdefault((id(found.module), id(found.style)), found)
+    return list(once.values())
 
 
 def _assigned(name: str, module: Module, plan: Any, strict: bool) -> Iterator[Assignment]:
@@ -93,21 +98,32 @@ def _matches(module: Module, pattern: object, prefix: str, strict: bool) -> list
 
 
 def _fits(name: str, pattern: str) -> bool:
+    if not name:
+        return not pattern
     parts, patterns = name.split("."), pattern.split(".")
     return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def _unmatched(pattern: str, prefix: str, names: list[str]) -> str:
-    numbered = {re.sub(r"(?<![^.])\d+(?![^.])", "*", name) for name in names}  # blocks.0.attn: blocks.*.attn
-    near = difflib.get_close_matches(pattern, sorted({*names, *numbered}), n=4)
+    patterns = set(map(unnumbered, names))
+    near = difflib.get_close_matches(pattern, sorted({*names, *patterns}), n=4)
     where = f" in {prefix!r}" if prefix else ""
-    expected = f"one such as {', '.join(near)}" if near else f"one of {', '.join(sorted(numbered)) or 'none'}"
+    expected = f"one such as {', '.join(near)}" if near else f"one of {', '.join(sorted(patterns)) or 'none'}"
     return explain(f"parallelize_plan: no module{where} fits", got=repr(pattern), expected=expected)
 
 
+def unnumbered(name: str) -> str:
+    """Return the pattern of a name and of those that differ in their numbers: blocks.*.attn for blocks.0.attn."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "*", name)
+
+
 # ---------------------------------------------------------------- placing
+DEALT: weakref.WeakKeyDictionary[Any, DTensor] = weakref.WeakKeyDictionary()
+"""What became of parameters: other modules, parallelized in calls of their own, may hold them, too (tied)."""
+
+
 def placings(root: Module, assigned: Sequence[Assignment]) -> list[Placing]:
-    """Return every parameter once with its placement; what no style places is Invariant.
+    """Return every parameter once with its placement; what no style places is Invariant, or as it is already.
 
     Raises
     ------
@@ -118,8 +134,10 @@ def placings(root: Module, assigned: Sequence[Assignment]) -> list[Placing]:
     found: dict[int, Placing] = {}
     sources: dict[int, str] = {}
     for name, owner, key in root.named_slots():
-        tensor = owner.slots[key]
-        entry = found.setdefault(id(tensor), Placing(tensor, [], Invariant()))
+        held = owner.slots[key]
+        tensor = DEALT.get(held, held)
+        as_it_is = tensor.placements[0] if isinstance(tensor, DTensor) else Invariant()
+        entry = found.setdefault(id(tensor), Placing(tensor, [], as_it_is))
         entry.places.append((name, owner, key))
         if (id(owner), key) not in wanted:
             continue

@@ -46,7 +46,7 @@ class _Pairs:
     def prepared(self, key: Any, x: Any, mesh: DeviceMesh) -> Any:
         """Return the value as it shall be. Collective over the mesh, unless that is free."""
         have, want = self.have.get(key), self.want.get(key)
-        if have is None and not isinstance(x, DTensor):
+        if x is None or (have is None and not isinstance(x, DTensor)):
             return x
         if not isinstance(x, (Tensor, DTensor)) and not hasattr(x, "dtype"):
             raise ValueError(explain(f"{self.who}: {key!r}", got=type(x).__name__, expected="a tensor or an array"))
@@ -84,7 +84,7 @@ class PrepareModuleInput(ParallelStyle):
     Parameters
     ----------
     input_layouts : Placement, or one (or None) a positional input
-        What plain inputs are; Replicate means that all ranks have the same.
+        What plain inputs are; Replicate means that all ranks have the same. An input that is None stays None.
     desired_input_layouts : the same
         How the module gets them. Replicate: gathered once, and used in different ways, so that gradients are added up
         once however many layers use it.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcdist.comm import Communicator, ReduceOp
+from hpcdist.comm import Communicator, DeviceMesh, ReduceOp
 from hpcdist.optim import GradScaler
 from hpcdist.optim.optimizer import Optimizer
 
@@ -20,7 +20,7 @@ class ShardedGradScaler(GradScaler):
 
     Parameters
     ----------
-    process_group : Communicator, optional
+    process_group : Communicator or DeviceMesh, optional
         Ranks that hold all parts between them; default: all ranks.
     others
         See :class:`~hpcdist.optim.GradScaler`.
@@ -33,14 +33,14 @@ class ShardedGradScaler(GradScaler):
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
-        process_group: Communicator | None = None,
+        process_group: Communicator | DeviceMesh | None = None,
     ) -> None:
         super().__init__(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
         if process_group is None:
             from hpcdist.comm.init import get_default
 
             process_group = get_default()
-        self.comm = process_group
+        self.comm = process_group if isinstance(process_group, Communicator) else process_group.get_mesh_group()
         self.agree = self._any_found
 
     def _any_found(self, found: bool) -> bool:

@@ -89,13 +89,17 @@ class SequenceParallel(ParallelStyle):
     Parameters
     ----------
     sequence_dim : int
-        The dimension of inputs and outputs that is cut. A plain input is taken to be this rank's part already.
+        The dimension of inputs and outputs that is cut. A plain input is taken to be this rank's part already; None
+        stays None.
     use_local_output : bool
         Return what this rank holds, as plain tensors.
     """
 
     sequence_dim: int = 1
     use_local_output: bool = False
+
+    def __post_init__(self) -> None:
+        Shard(self.sequence_dim)  # raises if it is no dimension
 
     def placements(self, module: Module) -> dict[str, Placement]:
         """Return that all is on all ranks."""
@@ -105,7 +109,9 @@ class SequenceParallel(ParallelStyle):
         """Return what cuts all inputs along the sequence."""
         cut, name, use_local_output = Shard(self.sequence_dim), type(module).__name__, self.use_local_output
 
-        def enter(x: Any) -> DTensor:
+        def enter(x: Any) -> DTensor | None:
+            if x is None:
+                return None
             if not hasattr(type(x), "requires_grad"):
                 what = f"SequenceParallel: an input of {name}"
                 raise ValueError(explain(what, got=type(x).__name__, expected="a tensor"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.nn.deferral import Deferred, draw
-from hpcdist.parallel.plan import Assignment, Placing, Plan, assignments, layout_of, placings
+from hpcdist.parallel.plan import DEALT, Assignment, Placing, Plan, assignments, layout_of, placings
 from hpcdist.parallel.style import Call
 
 __all__ = ["parallelize_module"]
@@ -37,12 +38,13 @@ def parallelize_module(
 
     All parameters become distributed tensors under the names they had: those that no style places are Invariant, the
     same on every rank. Buffers stay plain. When the module is called, plain inputs count as the same on every rank.
-    Deferred parameters are drawn part by part: no rank ever holds more than its part.
+    Deferred parameters are drawn part by part: no rank ever holds more than its part. In check mode ranks compare
+    plain inputs. Make the optimizer afterwards: it would go on with the parameters that were there before.
 
     Parameters
     ----------
     module : Module
-        The same on every rank. Parts of it may have been parallelized before.
+        The same on every rank. Parts of it may have been parallelized before; a tied parameter stays one.
     device_mesh : DeviceMesh of one axis, optional
         The ranks; default: the current mesh. Of several axes, say ``mesh["tp"]``.
     parallelize_plan : ParallelStyle, sequence of them, or dict of such plans by name
@@ -103,7 +105,7 @@ def _agreed(
 
     def look() -> list[tuple[Any, ...]]:
         found[:] = planned(module, mesh, plan, strict)
-        styles = [(name, type(style).__name__) for name, _, style in found[0]]
+        styles = [(name, repr(style) if is_dataclass(style) else type(style).__name__) for name, _, style in found[0]]
         return [*styles, *map(_described, found[1])]
 
     told = on_every_rank(comm, look)
@@ -125,23 +127,24 @@ def planned(module: Module, mesh: DeviceMesh, plan: Any, strict: bool) -> tuple[
     assigned = assignments(module, plan, strict=strict)
     placed = placings(module, assigned)
     styled = {(id(m), key) for _, m, style in assigned for key in style.placements(m)}
-    kept = []
     for placing in placed:
-        layout_of(placing, mesh)
         _check(placing, mesh, styled)
-        if not isinstance(placing.tensor, DTensor):
-            kept.append(placing)
-    return assigned, kept
+    return assigned, placed
 
 
 def _check(placing: Placing, mesh: DeviceMesh, styled: set[tuple[int, str]]) -> None:
-    """Refuse parameters that are distributed, or in use, already."""
+    """Refuse what cannot be placed so, and parameters that are distributed, or in use, already."""
     p: Any = placing.tensor
     if isinstance(p, DTensor):
-        again = any((id(owner), key) in styled for _, owner, key in placing.places)
+        again = any(owner.slots[key] is p and (id(owner), key) in styled for _, owner, key in placing.places)
         if again or p.device_mesh != mesh:
             do = "parallelize parts before the whole, each once, on one mesh"
             raise RuntimeError(explain(f"{placing.name}: it is distributed already", got=p.layout, do=do))
+    layout = layout_of(placing, mesh)
+    if isinstance(p, DTensor):
+        if layout is not p.layout:
+            what, do = f"{placing.name}: a tied parameter is distributed already", "place it in one way"
+            raise ValueError(explain(what, got=layout, expected=p.layout, do=do))
     elif p.home is not None:
         do = "call parallelize_module before replicate"
         raise RuntimeError(explain(f"{placing.name}: its gradient is reduced by another strategy", do=do))
@@ -157,14 +160,22 @@ def _described(placing: Placing) -> tuple[Any, ...]:
 def _put(placing: Placing, mesh: DeviceMesh, src_data_rank: int | None) -> None:
     """Put the distributed tensor into all slots of a parameter. Collective over the mesh, unless it is deferred."""
     p = placing.tensor
+    made = p if isinstance(p, DTensor) else _made(placing, mesh, src_data_rank)
+    for _, owner, key in placing.places:
+        owner.slots[key] = made
+
+
+def _made(placing: Placing, mesh: DeviceMesh, src_data_rank: int | None) -> DTensor:
+    """Return the distributed tensor of a plain one. Collective over the mesh, unless it is deferred."""
+    p = placing.tensor
     if isinstance(p, Deferred):
         layout = layout_of(placing, mesh)
         made = DTensor(Tensor(drawn(p, layout), p.requires_grad), layout)
     else:
         made = distribute_tensor(p, mesh, [placing.placement], src_data_rank=src_data_rank)
     made.local.hooks, made.local.done_hooks = p.hooks, p.done_hooks
-    for _, owner, key in placing.places:
-        owner.slots[key] = made
+    DEALT[p] = made
+    return made
 
 
 def drawn(parameter: Deferred, layout: Layout) -> Array:

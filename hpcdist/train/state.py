@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcdist.autograd import Tensor, random
+from hpcdist.autograd import random
 from hpcdist.backends import rounding
 from hpcdist.comm import Communicator
 from hpcdist.data import BatchPlan
-from hpcdist.dtensor import DTensor, Layout
+from hpcdist.dtensor import Layout
 from hpcdist.errors import CheckpointError, explain
 from hpcdist.nn import Module
 from hpcdist.optim import LambdaLR, Optimizer
+from hpcdist.parallel.whole import full_state_dict, layouts_of, load_full_state_dict, whole
 
 __all__ = ["TrainState", "fixed_bits"]
 
@@ -47,19 +48,12 @@ class TrainState:
 
         Collective over the meshes of distributed parameters, which are gathered with their optimizer's state.
         """
-        layouts = self._layouts()
-        state: dict[str, Any] = {
-            name: _whole(value, layouts.get(name)) for name, value in self.model.state_dict().items()
-        }
+        layouts = layouts_of(self.model)
+        state: dict[str, Any] = dict(full_state_dict(self.model))
         for parameter, entries in self.optimizer.state.items():
             for key, value in entries.items():
-                state[f"optim/{key}/{parameter}"] = _whole_of_flat(value, layouts.get(parameter))
+                state[f"optim/{key}/{parameter}"] = _whole(value, layouts.get(parameter))
         return state | self._numbers()
-
-    def _layouts(self) -> dict[str, Layout]:
-        """Return the layouts of distributed parameters."""
-        named: Iterable[tuple[str, Any]] = self.model.named_parameters()
-        return {name: p.layout for name, p in named if isinstance(p, DTensor)}
 
     def _numbers(self) -> dict[str, Any]:
         """Return all that is no array."""
@@ -84,15 +78,13 @@ class TrainState:
         self._check_whole(state)
         self._check_same(state)
         groups = ("optim/", "random/", "schedule/", "sampler/", "train/", "fixed/")
-        layouts = self._layouts()
+        layouts = layouts_of(self.model)
         try:
-            self.model.load_state_dict(
-                {k: _part(v, layouts.get(k)) for k, v in state.items() if not k.startswith(groups)}
-            )
             optimizer = {
-                name: {key: _part_of_flat(value, layouts.get(name)) for key, value in entries.items()}
+                name: {key: _part(value, layouts.get(name)) for key, value in entries.items()}
                 for name, entries in _by_parameter(state).items()
             }
+            load_full_state_dict(self.model, {k: v for k, v in state.items() if not k.startswith(groups)})
             self.optimizer.load_state_dict({"state": optimizer, "param_groups": self._groups()})
         except ValueError as error:
             raise CheckpointError(explain(f"resume: the checkpoint is of another model: {error}")) from error
@@ -147,28 +139,15 @@ def fixed_bits(comm: Communicator, plan: BatchPlan) -> dict[str, int | str]:
     return {"global_batch": plan.global_batch, "micro_batch": plan.micro_batch, **rounding.settings()}
 
 
-# ---------------------------------------------------------------- distributed parameters
+# ---------------------------------------------------------------- what an optimizer remembers
 def _whole(value: Any, layout: Layout | None) -> Any:
-    """Return an array of which this rank has a part. Collective over the layout's mesh."""
-    return value if layout is None else DTensor(Tensor(value), layout).full_tensor().data
-
-
-def _whole_of_flat(value: Any, layout: Layout | None) -> Any:
-    """Return the whole of what an optimizer keeps of a parameter, flat. Collective over the layout's mesh."""
+    """Return the whole of what is kept of a parameter, flat. Collective over the layout's mesh."""
     if layout is None or not getattr(value, "ndim", 0):
         return value
-    return _whole(value.reshape(layout.local_shape), layout).reshape(-1)
+    return whole(value.reshape(layout.local_shape), layout).reshape(-1)
 
 
 def _part(value: Any, layout: Layout | None) -> Any:
-    if layout is None:
-        return value
-    if value.shape != layout.shape:
-        raise ValueError(explain("a distributed parameter", got=value.shape, expected=layout.shape))
-    return layout.part_of(value)
-
-
-def _part_of_flat(value: Any, layout: Layout | None) -> Any:
     if layout is None or not getattr(value, "ndim", 0):
         return value
     if value.size != layout.size:

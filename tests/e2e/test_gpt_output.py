@@ -15,7 +15,7 @@ from gpt_job import STEPS, TINY, losses, metrics, run, start
 
 FLAGS = """
     --data --steps --global-batch --micro-batch --seq --layers --width --heads --lr --seed --strategy --save-every
-    --val-every --out --resume
+    --val-every --out --resume --mesh --sample-tokens
 """
 
 

@@ -2,13 +2,14 @@
 
 import faulthandler
 import functools
+import sys
 from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 
-suites = {p.stem for p in Path(__file__).parents[1].glob("*.py")}
-pytest.register_assert_rewrite(*(suites - {"conftest", "other_mpis"}))  # these two are imported by now
+HELPERS = {p.stem for p in Path(__file__).parents[1].glob("*.py")} - {"conftest"}
+pytest.register_assert_rewrite(*sorted(HELPERS - sys.modules.keys()))
 
 TEST_LIMIT_S = 60
 WAIT_LIMIT_S = 20

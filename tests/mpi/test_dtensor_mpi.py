@@ -8,6 +8,7 @@ import pytest
 from hpcdist.comm import init_device_mesh
 
 CHECKS = [
+    dtensor_suite.check_alone,
     dtensor_suite.check_b16,
     dtensor_suite.check_distribute_all,
     dtensor_suite.check_from_local_all,

@@ -27,3 +27,7 @@ def test_collectives_of_a_block(world, sequence_parallel):
 
 def test_features_that_ranks_do_not_divide(world):
     tp_suite.check_uneven(world)
+
+
+def test_inputs_are_compared_in_check_mode(world):
+    tp_suite.check_inputs_compared(world.dup(check=True))

@@ -81,14 +81,13 @@ def in_one_process(arrays, program):
     return y, leaves
 
 
-def as_told(name, inputs, attrs, refusals=2):
-    """Run an operation; where it is refused, with the calls that the refusals name, one a dimension."""
+def as_told(name, inputs, attrs):
+    """Run an operation; where it is refused, with the calls that the refusal names."""
     try:
         return apply(OPS[name], *inputs, **attrs)
     except ValueError as error:
-        assert refusals
         assert name not in NEVER_REFUSED
-        return as_told(name, advised(name, inputs, str(error)), attrs, refusals - 1)
+        return apply(OPS[name], *advised(name, inputs, str(error)), **attrs)
 
 
 @SETTINGS

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import distributed_calls
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ import hpcdist
 import hpcdist.comm as dist
 from hpcdist import checkpoint, nn, optim, parallel, train
 from hpcdist.autograd import Tensor
+from hpcdist.autograd.operators import Operators
 from hpcdist.comm import Communicator, DeviceMesh, DryCommunicator, init_device_mesh, on_every_rank, on_one_rank
 from hpcdist.dtensor import Partial, Replicate, imove, move, redistribute
 
@@ -291,6 +293,7 @@ TORCH = {
 }
 CALLS["comm.init_process_group"] = (lambda comm: comm, lambda comm: dist.init_process_group(comm=comm))
 CALLS |= {f"comm.{name}": within(call) for name, call in TORCH.items()}
+CALLS |= distributed_calls.CALLS
 
 
 @pytest.fixture
@@ -314,6 +317,10 @@ class Options:
     rate: float = train.option(1.0, "a rate")
 
 
+PLAIN = (
+    *("Chunk", "Invariant", "Partial", "Placement", "Replicate", "Shard"),
+    *("chunk_range", "chunk_sizes", "dual", "local_shape"),
+)
 FILES = (
     "checkpoint.save",
     "checkpoint.load",
@@ -353,12 +360,14 @@ EXCLUDED = {
     "parallel.MixedPrecisionPolicy": "options",
     "parallel.OffloadPolicy": "options",
     "parallel.Replica": "made by replicate",
+    "parallel.ShardedGradScaler": "has the methods of optim.GradScaler, which knows no ranks",
     "train.Loop": "its three methods are verbs on real data: tests/e2e runs them",
     "train.Strategy": "a protocol",
-    "dtensor": "placements and the arithmetic of layouts hold no communicator",
+    "train.TrainState.state_dict": "gathers distributed parameters: tests/e2e runs it",
+    **dict.fromkeys((f"dtensor.{name}" for name in PLAIN), "placements and what they say of extents"),
     "train": "curves, metrics, progress and state hold no communicator",
 }
-HOLDERS = ("comm", "dtensor", "parallel", "checkpoint", "train", "elastic")
+HOLDERS = ("comm", "dtensor", "dtensor.functional", "parallel", "checkpoint", "train", "elastic")
 
 
 def public():
@@ -380,7 +389,8 @@ def public():
 def methods(kind):
     for name, function in inspect.getmembers(kind, lambda f: inspect.isfunction(f) or inspect.ismethod(f)):
         special = name in ("__getitem__", "__repr__", "__eq__", "__hash__") and kind is DeviceMesh
-        if (not name.startswith("_") or special) and function.__module__.startswith("hpcdist"):
+        operation = function.__module__ == Operators.__module__  # what it communicates follows from layouts
+        if (not name.startswith("_") or special) and function.__module__.startswith("hpcdist") and not operation:
             yield name, function
 
 

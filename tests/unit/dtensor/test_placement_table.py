@@ -5,6 +5,7 @@ from pathlib import Path
 
 import placement_table
 import pytest
+from placement_cases import drawn
 from placement_table import NAMED, RAISES, SIZES, refused
 
 from hpcdist.autograd import OPS
@@ -32,6 +33,16 @@ def test_answers_are_whole_or_refused(name, golden):
             assert not new, f"{here}: raises now on {new} ranks; {WRITE}"
             more = placement_table.total(row.outcome) - placement_table.total(before)
             assert before.startswith(RAISES) or more <= 0, f"{here}: {row.outcome}, before {before}; {WRITE}"
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_two_axes(name):
+    """Placements drawn at random on two axes: the whole answer, at once or after the calls that the refusal names."""
+    for case in (case for case in NAMED if case.split(".")[0] == name):
+        tried = drawn(case, 2, 4)
+        for placements, measured in zip(tried, placement_table.on_ranks((2, 2), case, tried), strict=True):
+            outcome = placement_table.judged(case, (2, 2), measured)
+            assert not outcome.startswith("!"), f"{case} {placements}: {outcome}"
 
 
 def test_the_table_has_no_case_too_many(golden):

@@ -61,3 +61,5 @@ def test_length_and_kind():
     with init_device_mesh(1, "tp", solo()):
         x = DTensor.from_local(np.ones((3, 2), np.float32))
         assert (len(x), x.ndim, x.size, x.dtype) == (3, 2, 6, np.float32)
+        with pytest.raises(TypeError, match=r"len\(\)"):
+            len(x.sum())

@@ -8,7 +8,7 @@ from move_suite import INV, S0, S1, P, R
 from hpcdist.autograd import Tensor
 from hpcdist.comm import init_device_mesh
 from hpcdist.comm.local import run
-from hpcdist.dtensor import DTensor, Partial
+from hpcdist.dtensor import DTensor, Partial, Shard
 from hpcdist.dtensor.debug import CommDebugMode
 
 
@@ -59,6 +59,11 @@ def test_what_is_posted_goes_on_while_others_work():
             suite.assert_is(works[k].wait(), whole + k)
 
     run(3, main)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_axis_of_one_rank_is_free(size):
+    run(size, suite.check_alone)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
@@ -127,3 +132,52 @@ def test_moved_for_free_says_nothing():
         assert moved.layout is x.layout
 
     run(4, main)
+
+
+@pytest.mark.parametrize(
+    ("n", "outer"), [(2, Shard(0, unit=2)), (6, Shard(0, unit=3)), (8, Shard(0, sections=(4, 4))), (5, Shard(0))]
+)
+@pytest.mark.parametrize("wider", [INV, P, S1])
+def test_units_that_do_not_fit_what_another_axis_leaves_are_cut_before_it(n, outer, wider):
+    """The second axis cuts already, and the first one shall cut before it, in units of the whole dimension."""
+
+    def main(comm):
+        mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
+        suite.check_redistribute(mesh, (n, 3), ([wider, S0], (0, 1)), ([outer, S0], (0, 1)))
+        suite.check_redistribute(mesh, (n, 3), ([outer, S0], (0, 1)), ([wider, S0], (0, 1)))
+
+    run(4, main)
+
+
+def test_the_gradient_of_an_average_is_that_of_a_sum():
+    """What each rank holds of a mean has its share of the gradient; the gradient of the mean is the whole one."""
+
+    def main(comm):
+        mesh = init_device_mesh((2, 2), ("dp", "tp"), comm)
+        local = Tensor(np.ones(3), requires_grad=True)
+        x = DTensor.from_local(local, mesh, [Partial("avg"), P])
+        (x.redistribute(placements=[INV, INV]) * 3.0).sum().backward()
+        np.testing.assert_array_equal(x.grad, np.full(3, 1.5))
+        gradient = x.gradient()
+        assert gradient.placements == (R, R)
+        np.testing.assert_array_equal(gradient.data, np.full(3, 3.0))
+
+    run(4, main)
+
+
+def test_layouts_of_other_shapes_and_meshes_are_refused_and_equal_meshes_are_one():
+    def main(comm):
+        parent, other = init_device_mesh((1, 2), ("dp", "tp"), comm), init_device_mesh(2, "tp", comm)
+        mesh, same = parent["tp"], parent["tp"]
+        x = suite.placed(np.arange(6.0).reshape(3, 2), mesh, [S0], requires_grad=True)
+        for wrong in (np.ones((2, 2)), np.ones(2), DTensor.from_local(np.ones((3, 3)), mesh)):
+            with pytest.raises(RuntimeError, match=r"cotangent has another shape(.|\n)*expected \(3, 2\)"):
+                (x * x).backward(wrong)
+        with pytest.raises(ValueError, match="a change of layout"):
+            (x * x).backward(DTensor.from_local(np.ones((3, 2)), other))
+        with pytest.raises(ValueError, match="on two meshes"):
+            x * DTensor.from_local(np.ones((3, 2)), other)
+        (x * DTensor.from_local(np.full((3, 2), 2.0), same)).backward(DTensor.from_local(np.ones((3, 2)), same))
+        np.testing.assert_array_equal(x.grad, np.full(x.grad.shape, 2.0))
+
+    run(2, main)

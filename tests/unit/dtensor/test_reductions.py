@@ -5,7 +5,10 @@ import pytest
 import reductions_suite as suite
 from reductions_suite import INV, S0, S1, SECTIONS, R
 
+from hpcdist.autograd import OPS, Tensor, apply
+from hpcdist.comm import init_device_mesh
 from hpcdist.comm.local import run
+from hpcdist.dtensor import DTensor, Shard
 
 SIZES = (1, 2, 3, 4)
 CUT = (2, 3, 4)
@@ -54,3 +57,30 @@ def test_edges(size, check):
 
 def test_partial_on_another_axis():
     run(4, suite.check_partial)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "attrs"),
+    [
+        ("var", np.int64, {"dim": 0, "correction": 1, "keepdim": False}),
+        ("std", np.bool_, {"dim": 0, "correction": 1, "keepdim": False}),
+        ("norm", np.int32, {"p": 2, "dim": 0, "keepdim": False}),
+        ("norm", np.int32, {"p": np.inf, "dim": 0, "keepdim": False}),
+        ("max", np.complex64, {"dim": 0, "keepdim": False}),
+        ("min", np.complex64, {"dim": 0, "keepdim": False}),
+        ("softmax", np.complex64, {"dim": 0}),
+        ("log_softmax", np.int32, {"dim": 0}),
+    ],
+)
+def test_wrong_dtypes_are_refused_in_the_name_of_the_operation(name, dtype, attrs):
+    plain = Tensor(np.ones((4, 2), dtype))
+    with pytest.raises(TypeError, match=f"^{name}: ") as told:
+        apply(OPS[name], plain, **attrs)
+
+    def main(comm):
+        x = DTensor.from_local(plain, init_device_mesh(2, "tp", comm), [Shard(0)])
+        with pytest.raises(TypeError, match=f"^{name}: ") as cut:
+            apply(OPS[name], x, **attrs)
+        assert str(cut.value).splitlines()[0] == str(told.value).splitlines()[0]
+
+    run(2, main)

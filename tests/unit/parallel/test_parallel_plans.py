@@ -17,6 +17,7 @@ from hpcdist.parallel import (
     PrepareModuleInput,
     PrepareModuleOutput,
     RowwiseParallel,
+    SequenceParallel,
     explain_plan,
     parallelize_module,
 )
@@ -154,6 +155,9 @@ def test_the_same_error_on_every_rank():
             parallelize_module(model, mesh, {"0": ColwiseParallel()})
         with pytest.raises(ValueError, match="rank 1 and rank 0 differ"):
             parallelize_module(tp_suite.net(), mesh, {"0": (ColwiseParallel, RowwiseParallel)[mesh.get_rank() % 2]()})
+        out = (Replicate(), Shard(0))[mesh.get_rank() % 2]
+        with pytest.raises(ValueError, match="rank 1 and rank 0 differ"):  # what they would send would not fit together
+            parallelize_module(tp_suite.net(), mesh, {"2": RowwiseParallel(output_layouts=out)})
 
     on(3, main)
 
@@ -187,6 +191,11 @@ def test_styles_that_make_no_sense():
         ColwiseParallel(input_layouts="whole")
     with pytest.raises(ValueError, match="heads"):
         RowwiseParallel(heads=0)
+    for sections in (0, True, -2, "2", (), (3, -1), (1.0, 2)):
+        with pytest.raises(ValueError, match="sections"):
+            ColwiseParallel(sections=sections)
+    with pytest.raises(TypeError, match="dim"):
+        SequenceParallel(sequence_dim="1")
     with pytest.raises(ValueError, match="do not pair"):
         PrepareModuleInput(input_layouts=Shard(0), desired_input_layouts=(Replicate(), None))
     with pytest.raises(ValueError, match="do not pair"):
