@@ -1,5 +1,6 @@
 """Unusual programs with fully_shard against a single process: bodies of tests that take a communicator."""
 
+import contextlib
 import weakref
 
 import numpy as np
@@ -335,6 +336,35 @@ def check_failing_backward_forgets_all(comm):
         for p, q in zip(mine.parameters(), plain.parameters(), strict=True):
             np.testing.assert_allclose(whole_gradient(p), q.grad, rtol=1e-10)
         mine.zero_grad()
+
+
+def check_failing_on_one_rank(comm, place, syncs):
+    """A backward that fails on one rank, which goes on: its next forward takes part in what others wait for."""
+    mine, plain, fails = sharded(Net(chain), comm), Net(chain), [comm.rank == comm.size - 1]
+
+    def fail(_):
+        if fails[0]:
+            raise ZeroDivisionError
+
+    x = Tensor(rows(comm).data, requires_grad=True)
+    y = mine(x)
+    for where, tensor in (("first", y), ("shard", mine.b.weight), ("last", x)):
+        if where == place:
+            tensor.register_hook(fail)
+    try:
+        with contextlib.nullcontext() if syncs else mine.no_sync():
+            (y**2).mean().backward()
+    except ZeroDivisionError:
+        assert fails[0]
+    fails[0] = False
+    mine.reset_iter_state()
+    for unit in (m.sharded_unit for m in (mine, mine.a, mine.b)):
+        unit.reduction.discard()  # of ranks that did not fail: gradients that have not been reduced
+    mine.zero_grad()
+    once(mine, rows(comm))
+    once(plain, rows())
+    for p, q in zip(mine.parameters(), plain.parameters(), strict=True):
+        np.testing.assert_allclose(whole_gradient(p), q.grad, rtol=1e-10)
 
 
 def check_what_is_replaced(comm):

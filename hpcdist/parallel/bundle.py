@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,26 @@ from hpcdist.autograd import Tensor, empty
 from hpcdist.comm import Communicator, Work
 from hpcdist.comm.work import Then
 from hpcdist.errors import explain
-from hpcdist.parallel.spread import Move, Piece, Spread, moves, split
+from hpcdist.parallel.spread import Move, Piece, Spread, lines, moves
 
 __all__ = ["Bundle"]
+
+
+class _Plan(NamedTuple):
+    """How gradients go into a message, and out of what a rank receives.
+
+    Attributes
+    ----------
+    sizes : list of int
+        How much each rank receives.
+    moves : list of Move
+    mine : list of (slice, tuple of int)
+        Where this rank's parts lie in what it receives, and their shapes.
+    """
+
+    sizes: list[int]
+    moves: list[Move]
+    mine: list[tuple[slice, tuple[int, ...]]]
 
 
 class Bundle:
@@ -55,7 +72,7 @@ class Bundle:
         self._flat: Array = namespace(first).empty(self._all.sizes[comm.rank], first.dtype)
         self._kept: Array | None = None
         self._order = sorted(range(len(self.pieces)), key=lambda i: self.pieces[i].cut is None)
-        self._plans: dict[tuple[int, ...], tuple[list[int], list[Move]]] = {}
+        self._plans: dict[tuple[int, ...], _Plan] = {}
         self._views = self._all.views(self._flat)
         taken = dict(zip(map(id, self.pieces), owned, strict=True))
         for piece, view in zip(cut, self._views, strict=True):
@@ -121,25 +138,27 @@ class Bundle:
         A rank gets its shards, then all of what cannot be cut, then a number a parameter: 1 where there is a gradient.
         """
         trained = self.trained
-        sizes, moves = self._plan(trained)
-        buffer = empty((sum(sizes),), dtype, self.like)
+        plan = self._plan(trained)
+        buffer = empty((sum(plan.sizes),), dtype, self.like)
         given = [gradients[i] for i in trained]
-        for place, there, line, shape, here in moves:
+        for place, there, line, shape, here in plan.moves:
             gradient = given[place]
             buffer[line].reshape(shape)[here] = 0 if gradient is None else gradient[there]
         flags, stop = [gradient is not None for gradient in given], 0
-        for size in sizes:
+        for size in plan.sizes:
             stop += size
             buffer[stop - len(flags) : stop] = flags
-        return buffer, sizes
+        return buffer, plan.sizes
 
-    def _plan(self, trained: tuple[int, ...]) -> tuple[list[int], list[Move]]:
-        """Return how much each rank receives, and how gradients go into a message."""
+    def _plan(self, trained: tuple[int, ...]) -> _Plan:
         if trained not in self._plans:
             pieces = [self.pieces[i] for i in trained]
             parts = [sum(math.prod(p.shape_at(rank)) for p in pieces) for rank in range(self.comm.size)]
-            sizes = [part + len(pieces) for part in parts]
-            self._plans[trained] = sizes, moves(pieces, self.comm.size, gap=len(pieces))
+            self._plans[trained] = _Plan(
+                [part + len(pieces) for part in parts],
+                moves(pieces, self.comm.size, gap=len(pieces)),
+                lines([piece.shape_at(self.comm.rank) for piece in pieces]),
+            )
         return self._plans[trained]
 
     def values(self, received: Array) -> Array:
@@ -148,7 +167,7 @@ class Bundle:
 
     def read(self, received: Array) -> list[tuple[Tensor, Array | None]]:
         """Return the gradient of what this rank holds of each parameter that is trained; None: no rank has one."""
-        pieces = [self.pieces[i] for i in self.trained]
-        parts = split(received, [piece.shape_at(self.comm.rank) for piece in pieces])
-        present = to_host(received[received.size - len(pieces) :])
-        return [(p.leaf, part if n else None) for p, part, n in zip(pieces, parts, present, strict=True)]
+        trained = self.trained
+        present = to_host(received[received.size - len(trained) :]).tolist()
+        mine = zip(trained, self._plan(trained).mine, present, strict=True)
+        return [(self.pieces[i].leaf, received[line].reshape(shape) if n else None) for i, (line, shape), n in mine]

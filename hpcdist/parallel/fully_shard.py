@@ -54,6 +54,8 @@ def fully_shard(
     for what is made of them, which takes the parameters that are left. Names do not change, nor do the values; whoever
     runs the whole moves, in a step, all parameters twice and all gradients once.
 
+    Every rank calls the same units, in the same order; backward may come to others on each rank, or to none.
+
     Parameters
     ----------
     module : Module, or sequence of them

@@ -52,7 +52,12 @@ class Reduction:
         self.into: Sequence[Any] = [None] * len(leaves)
         self._of_leaf = {id(leaf): i for i, leaf in enumerate(leaves)}
         self.sums = [RoundSum(shards, replicas) for _ in bundles]
+        self.prepare()
         self.discard()
+
+    def prepare(self) -> None:
+        """Fix for one backward whether gradients are reduced: it may end outside of the block that says so."""
+        self._syncs, self._all_reduces = self.settings.syncs, self.settings.all_reduces
 
     def discard(self) -> None:
         """Forget gradients that have been collected, and not reduced."""
@@ -64,15 +69,14 @@ class Reduction:
         """What the backward that is running adds to: ``autograd.grad`` has its own."""
         return self._collected if is_collecting() else self._asked
 
-    def reduce(self, round: Round | None) -> None:
+    def reduce(self, round: Round | None, *, collecting: bool) -> None:
         """Reduce gradients and hand them over, unless they are to be added to first.
 
         Collective over the axes of the strategy. ``autograd.grad`` gets its own reduced, and nothing else.
         """
-        collecting = is_collecting()
-        if collecting and not self.settings.syncs:
+        if collecting and not self._syncs:
             return
-        gradients = self.collection.take()
+        gradients = (self._collected if collecting else self._asked).take()
         for i, (bundle, places) in enumerate(self.bundles):
             if any([self.leaves[place].requires_grad for place in places]):
                 received = self._reduced(i, [gradients[place] for place in places], round, collecting)
@@ -97,7 +101,7 @@ class Reduction:
                 before, self._unreduced[i] = self._unreduced[i], None
                 if before is not None:
                     received += before
-                if not self.settings.all_reduces:
+                if not self._all_reduces:
                     self._unreduced[i] = received
                     return None
             received = self.replicas.all_reduce(received, op)

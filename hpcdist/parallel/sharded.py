@@ -245,6 +245,10 @@ class ShardedUnit:
             self.let_go()
 
     # ---- backward
+    def prepare(self) -> None:
+        """Note what the loop has chosen for a backward, which begins."""
+        self.reduction.prepare()
+
     def gather_again(self, walk: Walk) -> None:
         """Gather for backward, and post what comes next. Collective over the shard axis."""
         if not self.settings.unshards_in_backward:
@@ -270,7 +274,7 @@ class ShardedUnit:
         if self.settings.reshards_after_backward and not self.stays:
             self.let_go()
         self._stays_after_backward = self.whole is not None
-        self.reduction.reduce(walk.round)
+        self.reduction.reduce(walk.round, collecting=walk.collects)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -320,4 +324,10 @@ def _vjp(into: Any, grads: Any, _saved: Any, *, use: _Use) -> None:
     use.unit.replayed(use.walk, into)
 
 
-SHARDED = define("gather_shards", _forward, _vjp, home=lambda slot, use: use.unit.reduction.collection.home(slot, use))
+SHARDED = define(
+    "gather_shards",
+    _forward,
+    _vjp,
+    home=lambda slot, use: use.unit.reduction.collection.home(slot, use),
+    missed=lambda use: use.walk.begin(),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from hpcdist.array import Array
@@ -14,7 +15,7 @@ from hpcdist.comm.work import Done, Then
 from hpcdist.dtensor import Shard
 from hpcdist.dtensor.cut import Cut, Runs, cut, take
 
-__all__ = ["Move", "Piece", "Spread", "moves", "split"]
+__all__ = ["Move", "Piece", "Spread", "lines", "moves"]
 
 
 @dataclass(frozen=True)
@@ -91,16 +92,13 @@ class Spread:
 
     def __init__(self, pieces: Sequence[Piece], comm: Communicator) -> None:
         self.pieces, self.comm = [piece.among(comm.size) for piece in pieces], comm
-        self.sizes = [sum(map(math.prod, self.shapes(rank))) for rank in range(comm.size)]
+        self.sizes = [sum(math.prod(p.shape_at(rank)) for p in self.pieces) for rank in range(comm.size)]
+        self._mine = lines([piece.shape_at(comm.rank) for piece in self.pieces])
         self._moves = moves(self.pieces, comm.size)
-
-    def shapes(self, rank: int) -> list[tuple[int, ...]]:
-        """Return the shapes of what ``rank`` holds."""
-        return [piece.shape_at(rank) for piece in self.pieces]
 
     def views(self, flat: Array) -> list[Array]:
         """Return the parts of what this rank holds."""
-        return split(flat, self.shapes(self.comm.rank))
+        return [flat[line].reshape(shape) for line, shape in self._mine]
 
     def part_of(self, whole: Sequence[Array], dtype: Any) -> Array:
         """Return what this rank keeps of whole arrays."""
@@ -170,11 +168,7 @@ def moves(pieces: Sequence[Piece], size: int, gap: int = 0) -> list[Move]:
     return found
 
 
-def split(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Return arrays of these shapes that lie one after the other in ``flat``."""
-    parts, start = [], 0
-    for shape in shapes:
-        stop = start + math.prod(shape)
-        parts.append(flat[start:stop].reshape(shape))
-        start = stop
-    return parts
+def lines(shapes: Sequence[tuple[int, ...]]) -> list[tuple[slice, tuple[int, ...]]]:
+    """Return where arrays of these shapes lie, one after the other, and the shapes."""
+    ends = accumulate(map(math.prod, shapes), initial=0)
+    return [(slice(*ends), shape) for ends, shape in zip(pairwise(ends), shapes, strict=True)]

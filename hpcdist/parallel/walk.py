@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple, Protocol
 
+from hpcdist.autograd.tape import is_collecting
+
 __all__ = ["Round", "Stop", "Walk"]
 
 
@@ -33,6 +35,9 @@ class Round(NamedTuple):
 class Stop(Protocol):
     """What is gathered and reduced on the way."""
 
+    def prepare(self) -> None:
+        """Note what the loop has chosen for a backward, which begins."""
+
     def gather_again(self, walk: Walk) -> None:
         """Gather parameters for backward. Collective over the shard axis, unless they are still there."""
 
@@ -51,6 +56,8 @@ class Walk:
         Whether a backward has begun and not ended.
     has_failed : bool
         Whether one has ended in an error.
+    collects : bool
+        Whether it adds to the gradients of parameters; ``autograd.grad`` does not.
     """
 
     def __init__(self, round: Round | None = None) -> None:
@@ -60,7 +67,7 @@ class Walk:
         self._needed: set[Stop] = set()
         self._left: list[Stop] = []
         # of the backward that is under way
-        self.is_under_way = self.has_failed = False
+        self.is_under_way = self.has_failed = self.collects = False
         self._order: list[tuple[Stop, bool]] = []
         self._index: dict[tuple[Stop, bool], int] = {}
         self._come: Counter[Stop] = Counter()
@@ -97,6 +104,17 @@ class Walk:
         self._needed.add(stop)
 
     # ---- backward
+    def begin(self) -> None:
+        """Note that a backward is on its way here."""
+        if not self.is_under_way:
+            self.is_under_way, self.collects, self._order = True, is_collecting(), list(self._events)
+            self._index = {event: place for place, event in enumerate(self._order)}
+            self._come.clear()
+            self._place = len(self._order)
+            for stop, entered in self._order:
+                if entered:
+                    stop.prepare()
+
     def after(self, stop: Stop) -> Stop | None:
         """Return the unit that is gathered next on the way back, after ``stop``."""
         place = self._index[stop, False]
@@ -105,34 +123,27 @@ class Walk:
 
     def come(self, stop: Stop) -> bool:
         """Note that backward has come through one use of a unit, and say whether that was the last one."""
-        self._begin()
+        self.begin()
         self._come[stop] += 1
         return self._come[stop] == self._uses[stop]
 
     def to_gather(self, stop: Stop) -> None:
         """Walk to where ``stop`` was left, if it was. Collective over what lies on the way."""
-        self._begin()
+        self.begin()
         place = self._index.get((stop, False))
         if place is not None:
             self._walk(place)
 
     def to_reduce(self, stop: Stop) -> None:
         """Walk to where ``stop`` was entered. Collective over what lies on the way."""
-        self._begin()
+        self.begin()
         self._walk(self._index[stop, True])
 
     def finish(self) -> None:
         """Walk the rest of the way. Collective over what lies on it."""
-        self._begin()
+        self.begin()
         self._walk(0)
         self.is_under_way = False
-
-    def _begin(self) -> None:
-        if not self.is_under_way:
-            self.is_under_way, self._order = True, list(self._events)
-            self._index = {event: place for place, event in enumerate(self._order)}
-            self._come.clear()
-            self._place = len(self._order)
 
     def _walk(self, place: int) -> None:
         while self._place > place:

@@ -30,3 +30,10 @@ def test_program(name, size):
 )
 def test_edges(size, check):
     run(size, check)
+
+
+@SIZES
+@pytest.mark.parametrize("place", ["first", "shard", "last"])
+@pytest.mark.parametrize("syncs", [True, False])
+def test_failing_on_one_rank(size, place, syncs):
+    run(size, suite.check_failing_on_one_rank, place, syncs, timeout_s=10)
