@@ -11,6 +11,7 @@ from hpcdist import autograd, manual_seed, nn, optim
 from hpcdist.autograd import Tensor, no_grad
 from hpcdist.dtensor import DTensor
 from hpcdist.dtensor.debug import CommDebugMode
+from hpcdist.errors import CollectiveMismatchError
 from hpcdist.nn import functional as F
 from hpcdist.parallel import fully_shard
 
@@ -365,6 +366,31 @@ def check_failing_on_one_rank(comm, place, syncs):
     once(plain, rows())
     for p, q in zip(mine.parameters(), plain.parameters(), strict=True):
         np.testing.assert_allclose(whole_gradient(p), q.grad, rtol=1e-10)
+
+
+def check_units_in_another_order(comm):
+    """Case B29: units of the same shapes in opposite orders are an error, and no wrong value."""
+
+    def program(net, x):
+        first, second = (net.a, net.b) if comm.rank % 2 == 0 else (net.b, net.a)
+        return net.c(second(first(x)))
+
+    mine = sharded(Net(program), comm)
+    if comm.size == 1:
+        mine(rows(comm))
+    else:
+        with pytest.raises(CollectiveMismatchError, match=r"units \[1, 2"):
+            mine(rows(comm))
+        assert all(isinstance(p, DTensor) for p in mine.parameters())
+
+
+def check_whole_parameters_are_freed(comm):
+    """Nothing keeps what parameters were before."""
+    net = Net(chain)
+    before = [weakref.ref(p.data) for p in net.parameters()]
+    assert all(ref() is not None for ref in before)
+    sharded(net, comm)
+    assert all(ref() is None for ref in before)
 
 
 def check_what_is_replaced(comm):

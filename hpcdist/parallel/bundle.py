@@ -47,10 +47,12 @@ class Bundle:
         The ranks of the shard axis.
     travels, computes : dtype
         Of what is sent, to which values are rounded, and of whole arrays.
+    like : array, (0,)
+        Where whole arrays and gradients are.
+    number : int
+        Of the unit; see Spread.
     near : Communicator, optional
         Neighbours in ``comm`` among whom whole arrays are shared out between forward and backward.
-    like : array, optional
-        Where whole arrays and gradients are; default: where the shards are.
     """
 
     def __init__(
@@ -60,16 +62,17 @@ class Bundle:
         comm: Communicator,
         travels: Any,
         computes: Any,
+        like: Array,
+        number: int,
         near: Communicator | None = None,
-        like: Array | None = None,
     ) -> None:
         self.pieces, self.comm = list(pieces), comm
         self.travels, self.computes = np.dtype(travels), np.dtype(computes)
         cut = [piece for piece in self.pieces if piece.cut is not None]
         first = self.pieces[0].leaf.data
-        self.like = first if like is None else like
-        self._all, self._near = Spread(cut, comm), None if near is None else Spread(cut, near)
-        self._flat: Array = namespace(first).empty(self._all.sizes[comm.rank], first.dtype)
+        self.like = like
+        self._all, self._near = Spread(cut, comm, number), None if near is None else Spread(cut, near, number)
+        self._flat = self._all.empty(first.dtype, first)
         self._kept: Array | None = None
         self._order = sorted(range(len(self.pieces)), key=lambda i: self.pieces[i].cut is None)
         self._plans: dict[tuple[int, ...], _Plan] = {}

@@ -174,7 +174,10 @@ def _unit(
 
 
 def _bundles(
-    resting: Sequence[Resting], policy: MixedPrecisionPolicy, comm: Communicator, near: Communicator | None
+    resting: Sequence[Resting],
+    policy: MixedPrecisionPolicy,
+    comm: Communicator,
+    near: Communicator | None,
 ) -> list[tuple[Bundle, list[int]]]:
     """Return what travels together, and where in ``resting`` it is."""
     together: dict[tuple[Any, ...], list[int]] = {}
@@ -183,10 +186,11 @@ def _bundles(
         key = (data.dtype, policy.travels(data), policy.computes(data, r.like), is_device(data), is_device(r.like))
         together.setdefault(key, []).append(i)
     found = []
+    number = comm.memo["fully_shard: units"] = comm.memo.get("fully_shard: units", -1) + 1
     for (_, travels, computes, _, _), places in together.items():
         mine = [resting[i] for i in places]
         pieces, owned = [r.piece for r in mine], [r.is_new for r in mine]
-        found.append((Bundle(pieces, owned, comm, travels, computes, near, mine[0].like), places))
+        found.append((Bundle(pieces, owned, comm, travels, computes, mine[0].like, number % 250 + 1, near), places))
     return found
 
 

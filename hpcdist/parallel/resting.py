@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 
 from hpcdist.array import Array, to_host
-from hpcdist.autograd import Tensor
+from hpcdist.autograd import Tensor, empty
 from hpcdist.comm import DeviceMesh
 from hpcdist.dtensor import DTensor, Invariant, Layout, Placement, Shard
 from hpcdist.dtensor.cut import cut, take
@@ -50,20 +50,25 @@ def rest(p: Any, mesh: DeviceMesh, chooses: Chooses, *, offloads: bool) -> Resti
     """Return a parameter as it rests: the tensor is the one that it was, unless it was deferred."""
     made = _tied(p)
     if made is not None and set(mesh.axis_names) <= set(made.device_mesh.axis_names):
-        return Resting(made, mesh, is_new=False, like=made.data.reshape(-1)[:0])
+        return Resting(made, mesh, is_new=False, like=_beside(made.data))
     layout = resting_layout(p, mesh, chooses)
     if isinstance(p, Deferred):
         leaf = p.stored(_drawn(p, layout))
-        like = leaf.data.reshape(-1)[:0]
+        like = _beside(leaf.data)
     else:
         leaf = p.local if isinstance(p, DTensor) else p  # an optimizer may have it already
-        like = leaf.data.reshape(-1)[:0]
+        like = _beside(leaf.data)
         leaf.data = _cut(layout, mesh, leaf.data)
         leaf.data = to_host(leaf.data) if offloads else leaf.data
     resting = DTensor(leaf, layout)
     for key in {leaf, p.local if isinstance(p, DTensor) else p}:
         _made[key] = ref(resting)
     return Resting(resting, mesh, is_new=True, like=like)
+
+
+def _beside(x: Array) -> Array:
+    """Return an array without elements where ``x`` is: it does not keep the memory of ``x``."""
+    return empty((0,), x.dtype, x)
 
 
 def whole_shape(p: Any) -> tuple[int, ...]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
-from hpcdist.array import Array
+from hpcdist.array import Array, is_device, namespace
 from hpcdist.autograd import Tensor, empty
 from hpcdist.comm import Communicator, Work
 from hpcdist.comm.work import Done, Then
 from hpcdist.dtensor import Shard
 from hpcdist.dtensor.cut import Cut, Runs, cut, take
+from hpcdist.errors import CollectiveMismatchError, explain
 
 __all__ = ["Move", "Piece", "Spread", "lines", "moves"]
 
@@ -83,18 +84,27 @@ class Spread:
     pieces : sequence of Piece
         All of them cut.
     comm : Communicator
+    number : int, 1 to 250
+        Stands behind the parts of each rank: all ranks have to send the same.
 
     Attributes
     ----------
     sizes : list of int
-        How many elements each rank holds.
+        How many elements each rank holds, with the number.
     """
 
-    def __init__(self, pieces: Sequence[Piece], comm: Communicator) -> None:
-        self.pieces, self.comm = [piece.among(comm.size) for piece in pieces], comm
-        self.sizes = [sum(math.prod(p.shape_at(rank)) for p in self.pieces) for rank in range(comm.size)]
+    def __init__(self, pieces: Sequence[Piece], comm: Communicator, number: int) -> None:
+        self.pieces, self.comm, self._number = [piece.among(comm.size) for piece in pieces], comm, number
+        self.sizes = [sum(math.prod(p.shape_at(rank)) for p in self.pieces) + 1 for rank in range(comm.size)]
         self._mine = lines([piece.shape_at(comm.rank) for piece in self.pieces])
-        self._moves = moves(self.pieces, comm.size)
+        self._moves = moves(self.pieces, comm.size, gap=1)
+        self._marks = [stop - 1 for stop in accumulate(self.sizes)]
+
+    def empty(self, dtype: Any, like: Array) -> Array:
+        """Return memory for what this rank holds, with the number in its place."""
+        flat: Array = namespace(like).empty(self.sizes[self.comm.rank], dtype)
+        flat[-1:] = self._number
+        return flat
 
     def views(self, flat: Array) -> list[Array]:
         """Return the parts of what this rank holds."""
@@ -102,7 +112,7 @@ class Spread:
 
     def part_of(self, whole: Sequence[Array], dtype: Any) -> Array:
         """Return what this rank keeps of whole arrays."""
-        flat = empty((self.sizes[self.comm.rank],), dtype, whole[0])
+        flat = self.empty(dtype, whole[0])
         for piece, array, view in zip(self.pieces, whole, self.views(flat), strict=True):
             view[...] = take(array, piece.dim, piece.runs(self.comm.rank))
         return flat
@@ -122,10 +132,21 @@ class Spread:
         """Return whole arrays of what the ranks have sent, one after the other; of one rank it is what was sent."""
         if self.comm.size == 1 and received.dtype == dtype:
             return self.views(received)
+        self._check(received)
         whole = [empty(piece.shape, dtype, received) for piece in self.pieces]
         for place, there, line, shape, here in self._moves:
             whole[place][there] = received[line].reshape(shape)[here]
         return whole
+
+    def _check(self, received: Array) -> None:
+        """Make sure that ranks have sent the same parameters; where the device would have to be waited for, trust."""
+        if is_device(received):
+            return
+        numbers = received[self._marks].astype(int).tolist()
+        if not {*numbers} <= {0, self._number}:  # 0: of ranks that are not there (DryCommunicator)
+            do = "call the same sharded modules in the same order on every rank, or make one unit of them"
+            what = "fully_shard: ranks gather different units (they are numbered in the order of fully_shard)"
+            raise CollectiveMismatchError(explain(what, got=f"units {numbers}, by rank", expected="one", do=do))
 
 
 class Move(NamedTuple):

@@ -68,3 +68,7 @@ def test_program(world, name):
 
 def test_failing_hooks(world):
     fsdp_edges_suite.check_failing_hooks(world)
+
+
+def test_units_in_another_order(world):
+    fsdp_edges_suite.check_units_in_another_order(world)

@@ -26,6 +26,8 @@ def test_program(name, size):
         suite.check_failing_hooks,
         suite.check_failing_backward_forgets_all,
         suite.check_what_is_replaced,
+        suite.check_units_in_another_order,
+        suite.check_whole_parameters_are_freed,
     ],
 )
 def test_edges(size, check):
