@@ -33,12 +33,6 @@ class DTensor(Held):
 
     Operations compute with local parts. What they communicate follows from the layouts: a sum over ranks is finished
     where it has to be; nothing is ever gathered unless :meth:`redistribute` or :meth:`full_tensor` says so.
-
-    Parameters
-    ----------
-    local : Tensor, shape ``layout.local_shape``
-        Kept, with its place in the graph.
-    layout : Layout
     """
 
     __slots__ = ()
