@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from hpcdist.autograd import Op, Tensor, apply
@@ -17,7 +18,7 @@ from hpcdist.dtensor.choice import Choice, Placed, best, distance, ways
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.path import along
-from hpcdist.dtensor.placements import Shard
+from hpcdist.dtensor.placements import Placement, Shard
 from hpcdist.dtensor.signature import Row, parse, unnamed
 from hpcdist.dtensor.steps import is_implicit, steps
 from hpcdist.dtensor.tensor import DTensor
@@ -262,7 +263,7 @@ def unlike(name: str, layouts: Sequence[Layout], wanted: Sequence[Layout]) -> La
     """Return the error for inputs that are not laid out as wanted, of which some must be moved by hand."""
     got = "; ".join(f"input {i}: {x}" for i, x in enumerate(layouts))
     calls = [
-        f"redistribute(placements={list(w.placements)}{_said(w)}) of input {i}"
+        f"redistribute(placements={_told(name, i, w)}{_said(w)}) of input {i}"
         for i, (x, w) in enumerate(zip(layouts, wanted, strict=True))
         if not all(map(is_implicit, steps(x, w)))
     ]
@@ -270,6 +271,13 @@ def unlike(name: str, layouts: Sequence[Layout], wanted: Sequence[Layout]) -> La
     return LayoutError(
         explain(f"{name}: what ranks hold does not suffice, and nothing is gathered unasked", got=got, do=do)
     )
+
+
+def _told(name: str, i: int, layout: Layout) -> list[Placement]:
+    """Return placements; of a row, which may be a vector to the user, with dimensions counted from the end."""
+    if (name, i) != ("matmul", 0) or layout.shape[:-1] != (1,):
+        return list(layout.placements)
+    return [replace(p, dim=p.dim - 2) if isinstance(p, Shard) else p for p in layout.placements]
 
 
 def _said(layout: Layout) -> str:

@@ -204,7 +204,7 @@ def distribute_tensor(
 
     if src_data_rank is None:
         target = checked()
-        held = _own_part(_as_tensor(tensor).data, settled(target))
+        held = settled(target).part_of(_as_tensor(tensor).data)
     else:
         target = _agreed_target(checked, mesh, tensor, src_data_rank)
         root = tuple(map(int, np.unravel_index(src_data_rank, mesh.shape)))
@@ -265,14 +265,6 @@ def _agreed_target(checked: Callable[[], Layout], mesh: DeviceMesh, tensor: Any,
             text = f"distribute_tensor: shape, dtype, placements, order and source on rank {place} of the mesh"
             raise ValueError(explain(text, got=told, expected=f"{everyone[0]}, as on rank 0"))
     return checked()
-
-
-def _own_part(x: Array, layout: Layout) -> Array:
-    """Return a copy of what this rank holds of the whole."""
-    part: Array = namespace(x).empty(layout.local_shape, x.dtype)
-    for there, here in layout.boxes:
-        part[here] = x[there]
-    return part
 
 
 def _sent(x: Array, layout: Layout, root: Place) -> Array:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from hpcdist.array import Array, namespace
+from hpcdist.array import Array
 from hpcdist.autograd import Tensor, backward, no_grad
-from hpcdist.autograd.tape import seed_of
 from hpcdist.comm.mesh import DeviceMesh
 from hpcdist.comm.work import Then
 from hpcdist.dtensor.held import Held
@@ -34,12 +33,6 @@ class DTensor(Held):
 
     Operations compute with local parts. What they communicate follows from the layouts: a sum over ranks is finished
     where it has to be; nothing is ever gathered unless :meth:`redistribute` or :meth:`full_tensor` says so.
-
-    Parameters
-    ----------
-    local : Tensor, shape ``layout.local_shape``
-        Kept, with its place in the graph.
-    layout : Layout
     """
 
     __slots__ = ()
@@ -271,22 +264,9 @@ class DTensor(Held):
 
     def __seeded__(self, grad: Any) -> tuple[Tensor, Array]:
         """Return where backward starts on this rank, and with what: a cotangent in the dual layout."""
-        root = self._linear()
-        if grad is None and self.size != 1:
-            do = "pass a cotangent of its shape"
-            raise RuntimeError(explain("backward: only a scalar has a gradient of its own", got=self.shape, do=do))
-        target = root.layout.placed([dual(p) for p in root.placements])
-        if not isinstance(grad, DTensor):
-            xp = namespace(root.local.data)
-            value = xp.asarray(1 if grad is None else grad.data if isinstance(grad, Tensor) else grad, root.dtype)
-            grad = value if value.ndim else xp.broadcast_to(value, self.shape)
-        if grad.shape != self.shape:
-            raise RuntimeError(explain("backward: a cotangent has another shape", got=grad.shape, expected=self.shape))
-        if not isinstance(grad, DTensor):
-            grad = DTensor(Tensor(grad), target.placed([Invariant()] * len(self.placements)))
-        with no_grad():
-            seed = relaid(grad, target).local.data
-        return root.local, seed_of(root.local, seed)
+        from hpcdist.dtensor.seed import seeded
+
+        return seeded(self, grad)
 
     def __gradient__(self, array: Array) -> DTensor:
         """Return a gradient of what this rank holds as a distributed tensor."""
@@ -295,12 +275,6 @@ class DTensor(Held):
             array = array * math.prod(self.device_mesh.shape[axis] for axis in shares)
         placements = [Replicate() if axis in shares else dual(p) for axis, p in enumerate(self.placements)]
         return DTensor(Tensor(array), self.layout.placed(placements))
-
-    def _linear(self) -> DTensor:
-        """Return it with averages as sums, and combinations that are not linear finished."""
-        changed = {"sum": Partial(), "avg": Partial()}
-        placements = [changed.get(p.op, Invariant()) if isinstance(p, Partial) else p for p in self.placements]
-        return relaid(self, self.layout.placed(placements))
 
 
 def local_of(x: Any) -> Tensor:
