@@ -119,7 +119,8 @@ class TrainState:
                 explain(
                     "resume: the checkpoint is of another model, or of no run at all",
                     got=f"nothing named {missing[0]}",
-                    do="go on with the sizes and flags that the run was started with",
+                    do="go on with the sizes and flags that the run was started with; "
+                    "--reproducible goes on only with runs that were started with it",
                 )
             )
 

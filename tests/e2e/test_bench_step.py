@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -48,22 +49,25 @@ def expected_losses(world):
     return losses
 
 
-@pytest.mark.parametrize("ranks", [None, 2, 3])
-def test_losses_equal_those_of_the_hand_written_model(tmp_path, ranks):
+@pytest.mark.parametrize(
+    ("mode", "ranks", "world"), [("eager", None, 1), ("ddp", 2, 2), ("ddp", 3, 3), ("fsdp", 2, 2), ("tp", 2, 1)]
+)
+def test_losses_equal_those_of_the_hand_written_model(tmp_path, mode, ranks, world):
+    """Under each strategy; ranks that share layers have one batch between them."""
     path = tmp_path / "result.jsonl"
-    mode = ["--mode", "ddp"] if ranks else []
-    done = run("--json", path, "--label", "mine", *mode, ranks=ranks)
+    done = run("--json", path, "--label", "mine", "--mode", mode, ranks=ranks)
     assert done.returncode == 0, done.stderr
+    assert re.search(r"mine: \d+ tokens/s  step .* loss \S+ -> \S+", done.stdout), done.stdout
     (line,) = path.read_text().splitlines()
     result = json.loads(line)
-    world = ranks or 1
     assert (result["label"], result["world"]) == ("mine", world)
+    assert result["params"] == sum(value.size for value in bench.initial_weights(SIZE).values())
     np.testing.assert_allclose(result["losses"], expected_losses(world), rtol=0, atol=1e-5)
     assert result["tokens_per_s"] == pytest.approx(16 * world / result["step_ms"] * 1e3)
     assert result["min_ms"] <= result["step_ms"]
     assert 0 < result["cpu_min_ms"] <= result["cpu_ms"]
-    assert len(result["peak_rss_mb"]) == len(result["base_rss_mb"]) == world
-    assert ("hidden_share" in result) == (world > 1)
+    assert len(result["peak_rss_mb"]) == len(result["base_rss_mb"]) == (ranks or 1)
+    assert ("hidden_share" in result) == (mode == "ddp")
 
 
 def test_weights_go_out_and_come_back(tmp_path):
@@ -80,7 +84,7 @@ def test_weights_go_out_and_come_back(tmp_path):
     assert losses[0] == pytest.approx(np.log(12), abs=1e-6)
 
 
-@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--mode", "tp"], ["--weights", "nowhere.npz"]])
+@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--mode", "pp"], ["--weights", "nowhere.npz"]])
 def test_wrong_arguments_are_errors(arguments):
     done = run(*arguments)
     assert done.returncode != 0

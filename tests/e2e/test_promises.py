@@ -1,4 +1,4 @@
-"""The promises of the README's introduction, one test each; the list grows with the project."""
+"""What the README promises, one test each; the list grows with the project."""
 
 import json
 import shutil
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from reproducible_suite import looped
 
-from hpcdist import checkpoint, nn
+from hpcdist import checkpoint, dtensor, nn
 from hpcdist.autograd import Tensor, manual_seed, random
-from hpcdist.comm import local
-from hpcdist.parallel import replicate
+from hpcdist.comm import init_device_mesh, local
+from hpcdist.parallel import ColwiseParallel, parallelize_module, replicate
 
 
 def launch(tmp_path, num_ranks, program):
@@ -143,12 +143,23 @@ def test_never_a_silent_hang(tmp_path):
 
 
 def test_nothing_silently_wrong():
-    """A gradient that would be lost or counted twice is an error that says what to do."""
-    x = Tensor(np.ones(2), True)
+    """What would be lost, counted twice or guessed is right, or an error that says what to do."""
+
+    def rank(comm):
+        mesh = init_device_mesh((comm.size,), ("ranks",), comm)
+        x = np.arange(7.0)[:, None] - 2
+        cut = dtensor.distribute_tensor(x, mesh, [dtensor.Shard(0)])  # uneven
+        assert cut.sum().item() == x.sum()  # terms are added up before anybody reads them
+        with pytest.raises(ValueError, match="redistribute"):
+            cut.sort(0)
+        model = nn.Sequential(nn.Linear(1, 1, bias=False))
+        with pytest.raises(ValueError, match="first"):
+            parallelize_module(model, mesh, {"first": ColwiseParallel()})
+        replicate(model, comm)
+        for _ in range(2):  # gradients that were reduced are added to, and not reduced again
+            model(Tensor(x[comm.rank : comm.rank + 1].astype(np.float32))).sum().backward()
+        return model[0].weight.grad.item()
+
     with pytest.raises(TypeError, match=r"\.numpy\(\)"):
-        np.sqrt(x)
-    model = nn.Linear(2, 1)
-    replicate(model, local.solo())
-    model(Tensor(np.ones((1, 2), np.float32))).sum().backward()
-    with pytest.raises(RuntimeError, match="zero_grad"):
-        model(Tensor(np.ones((1, 2), np.float32))).sum().backward()
+        np.sqrt(Tensor(np.ones(2), True))
+    assert local.run(3, rank) == [2 * np.mean([-2, -1, 0])] * 3
