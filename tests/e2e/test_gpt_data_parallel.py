@@ -1,4 +1,4 @@
-"""The main job, its parameters whole, shared out, or copied and shared out: losses and files of one rank, to the bit."""
+"""The main job, its parameters whole, shared out, or both: losses and files of one rank, to the bit where asked for."""
 
 import re
 import shutil
@@ -118,7 +118,7 @@ def test_other_runs_have_other_bits(trained):
 
 
 def test_a_reproducible_run_goes_on_with_other_ranks_and_strategies(trained, text, tmp_path):
-    """Steps 1 and 2 by ddp on 2 ranks, step 3 by fsdp on 3, step 4 by one rank, the rest on two copies of two shards."""
+    """Steps 1 and 2 by ddp on 2 ranks, step 3 by fsdp on 3, step 4 by one rank, the rest on copies of shards."""
     shutil.copytree(trained("ddp 2", "--reproducible")[1], tmp_path / "out")
     for step, kind in ((2, "fsdp 3"), (3, "one"), (4, "hsdp 4")):
         for later in range(step + 1, STEPS + 1):
