@@ -171,7 +171,7 @@ def build(
 def place(model: nn.GPT, strategy: str, sharing: hd.comm.DeviceMesh, tp: hd.comm.DeviceMesh) -> train.Strategy | None:
     """Place the model on the ranks, which draw what they hold of it. Collective over the meshes."""
     if tp.size() > 1:
-        parallel.parallelize_module(model, tp, parallel.gpt_plan(model.config), src_data_rank=None)
+        parallel.parallelize_module(model, tp, parallel.gpt_plan(model), src_data_rank=None)
     if strategy in ("fsdp", "hsdp"):
         for block in model.blocks:
             parallel.fully_shard(block, mesh=sharing)

@@ -1,4 +1,4 @@
-"""Tensor parallelism against a single process: bodies of tests that take a communicator, and a plan for GPT."""
+"""Tensor parallelism against a single process: bodies of tests that take a communicator."""
 
 import functools
 
@@ -9,17 +9,8 @@ from hpcdist import manual_seed, nn, optim
 from hpcdist.autograd import Tensor, random
 from hpcdist.comm import init_device_mesh
 from hpcdist.comm.local import run, solo
-from hpcdist.dtensor import Invariant, Replicate, Shard
 from hpcdist.dtensor.debug import CommDebugMode
-from hpcdist.parallel import (
-    ColwiseParallel,
-    PrepareModuleOutput,
-    RowwiseParallel,
-    SequenceParallel,
-    clip_grad_norm_,
-    parallelize_module,
-    replicate,
-)
+from hpcdist.parallel import clip_grad_norm_, gpt_plan, parallelize_module, replicate
 
 SIZES = (1, 2, 3, 4)
 STEPS = 20
@@ -44,26 +35,6 @@ def on(size, main):
 
 def alone():
     return mesh_of(solo())
-
-
-def gpt_plan(model, sequence_parallel=True):
-    """Return the plan of a GPT: heads, hidden features and vocabulary are dealt out, between them also positions."""
-    config = model.config
-    heads = config.num_kv_heads or config.num_heads
-    cut = Shard(1) if sequence_parallel else None
-    whole = PrepareModuleOutput(output_layouts=(None,), desired_output_layouts=(Invariant(),))
-    plan = {
-        "": whole,  # logits where no targets are given
-        "wte": RowwiseParallel(output_layouts=cut),
-        "blocks.*.attn.qkv": ColwiseParallel(input_layouts=cut, heads=heads),
-        "blocks.*.attn.proj": RowwiseParallel(heads=heads, output_layouts=cut),
-        "blocks.*.mlp.fc1": ColwiseParallel(input_layouts=cut, sections=2 if config.activation == "swiglu" else None),
-        "blocks.*.mlp.fc2": RowwiseParallel(output_layouts=cut),
-    }
-    if sequence_parallel:
-        gathered = PrepareModuleOutput(output_layouts=(cut, cut), desired_output_layouts=(None, Replicate()))
-        plan |= {"blocks.*.ln?": SequenceParallel(), "ln_f": (SequenceParallel(), gathered)}
-    return plan
 
 
 def gpt(name, **sizes):

@@ -206,7 +206,7 @@ def _place(mode: str, model: GPT, comm: Communicator) -> Replica | None:
         parallel.fully_shard(model, mesh=comm)
     if mode == "tp" and comm.size > 1:
         mesh = init_device_mesh((comm.size,), "tp", comm)
-        parallel.parallelize_module(model, mesh, parallel.gpt_plan(model.config), src_data_rank=None)
+        parallel.parallelize_module(model, mesh, parallel.gpt_plan(model), src_data_rank=None)
     return None
 
 
