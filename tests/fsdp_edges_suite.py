@@ -266,6 +266,16 @@ def check_values_are_those_of_now(comm):
         for p in mine.parameters():
             p.data[...] = 0
     np.testing.assert_array_equal(mine(x).data, 0)
+    mine.set_is_last_backward(False)
+    once(mine, x)
+    mine(x)
+    with no_grad():
+        for p in mine.parameters():
+            p.data[...] = 1
+    plain = Net(chain)
+    for p in plain.parameters():
+        p.data[...] = 1
+    np.testing.assert_allclose(mine(x).data, plain(x).data, rtol=1e-12)
 
 
 # ---------------------------------------------------------------- micro-batches that keep parameters

@@ -13,7 +13,8 @@ from hpcdist.comm.work import Done, Then
 from hpcdist.data.plan import deal
 from hpcdist.errors import explain
 from hpcdist.nn import Module
-from hpcdist.parallel.sharded import ShardedUnit, units_below
+from hpcdist.parallel.running import units_below
+from hpcdist.parallel.sharded import ShardedUnit
 from hpcdist.parallel.walk import Round
 
 __all__ = ["FSDPModule", "fsdp_class", "register_fsdp_forward_method"]
@@ -33,15 +34,15 @@ class FSDPModule:
         unit = self.sharded_unit
         unit.stays = True
         if async_op:
-            unit.gather_ahead()
-            return Then(Done(None), lambda _: _ignore(unit.gather()))
-        unit.gather()
+            unit.gathered.post()
+            return Then(Done(None), lambda _: _ignore(unit.gathered.get()))
+        unit.gathered.get()
         return None
 
     def reshard(self) -> None:
         """Let go of the whole parameters of this unit."""
         self.sharded_unit.stays = False
-        self.sharded_unit.let_go()
+        self.sharded_unit.gathered.let_go()
 
     # ---- gradients
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:

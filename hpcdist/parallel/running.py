@@ -1,4 +1,4 @@
-"""The forward of sharded units that runs on this thread."""
+"""The forward of sharded units that runs on this thread, and the units of a module."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from hpcdist.nn import Module
 from hpcdist.parallel.walk import Walk
 
 if TYPE_CHECKING:
     from hpcdist.parallel.sharded import ShardedUnit
 
-__all__ = ["RUNNING", "current_walk", "entered", "walking_again"]
+__all__ = ["RUNNING", "current_walk", "entered", "units_below", "walking_again"]
 
 
 class _Running(threading.local):
@@ -46,3 +47,9 @@ def walking_again(walk: Walk | None) -> Iterator[None]:
         yield
     finally:
         RUNNING.again = before
+
+
+def units_below(module: Module) -> list[ShardedUnit]:
+    """Return the units of a module and of all below it, each once."""
+    found = [m.__dict__["sharded_unit"] for m in module.modules() if "sharded_unit" in m.__dict__]
+    return list(dict.fromkeys(found))

@@ -13,18 +13,19 @@ from typing import Any
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, apply, define, is_grad_enabled, is_replaying, queue_callback, saved_values
 from hpcdist.autograd.tape import TAPE
-from hpcdist.comm import Communicator, Work
+from hpcdist.comm import Communicator
 from hpcdist.dtensor import DTensor, Layout
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.parallel.collection import Bundles
+from hpcdist.parallel.gathered import Gathered
 from hpcdist.parallel.reduction import Reduction, check_round
 from hpcdist.parallel.references import Reference, References
-from hpcdist.parallel.running import RUNNING
+from hpcdist.parallel.running import RUNNING, units_below
 from hpcdist.parallel.settings import Settings
 from hpcdist.parallel.walk import Walk
 
-__all__ = ["ShardedUnit", "units_below"]
+__all__ = ["ShardedUnit"]
 
 
 @dataclass(eq=False)
@@ -62,14 +63,13 @@ class ShardedUnit:
 
     def __post_init__(self) -> None:
         self.resting: list[Any] = [owner.slots[key] for owner, key, _ in self.slots]
-        self.whole: list[Array] | None = None
+        self.gathered = Gathered(self.bundles)
         self.stays = False
         self.walk = Walk()
         self.following: ShardedUnit | None = None
         self.reduction = Reduction(
             self.leaves, self.bundles, self.reducing, self.replicas, self.reduce_dtype, self.settings
         )
-        self._coming: list[Work[list[Array]]] | None = None
         self._stays_after_backward = False
         self._depth = 0
         self._left: set[Module] = set()
@@ -78,37 +78,10 @@ class ShardedUnit:
             module.pre.append(self.fill)
             module.post.append(self.empty)
 
-    # ---- parameters
-    def gather(self) -> list[Array]:
-        """Return whole parameters. Collective over the shard axis, unless they are there already."""
-        if self.whole is None:
-            coming, self._coming = self._coming, None
-            found: dict[int, Array] = {}
-            for i, (bundle, places) in enumerate(self.bundles):
-                arrays = bundle.gather() if coming is None else coming[i].wait()
-                found.update(zip(places, arrays, strict=True))
-            self.whole = [found[i] for i in range(len(self.leaves))]
-        return self.whole
-
-    def gather_ahead(self) -> None:
-        """Post the gathering. Collective over the shard axis, unless it has been done."""
-        if self.whole is None and self._coming is None:
-            self._coming = [bundle.igather() for bundle, _ in self.bundles]
-
-    def let_go(self) -> None:
-        """Forget whole parameters; wait for those that are on their way. Collective over the shard axis then."""
-        for work in self._coming or ():
-            work.wait()
-        self.whole, self._coming, self._stays_after_backward = None, None, False
-        for bundle, _ in self.bundles:
-            bundle.drop()
-
-    def _share_out(self) -> None:
-        """Forget whole parameters, and keep this rank's part of what neighbours have together."""
-        whole = self.gather()
-        for bundle, places in self.bundles:
-            bundle.keep([whole[i] for i in places])
-        self.whole = None
+    @property
+    def whole(self) -> list[Array] | None:
+        """Whole parameters, where they are there."""
+        return self.gathered.arrays
 
     # ---- forward
     def fill(self, module: Module) -> None:
@@ -137,13 +110,13 @@ class ShardedUnit:
             self._begin()
         if RUNNING.last is not None:
             RUNNING.last.following = self
-        RUNNING.last = self
-        self.gather()
+        RUNNING.last, self._stays_after_backward = self, False
+        self.gathered.get()
         ahead = self.settings.ahead
         if ahead is None:
             ahead = [self.following] if self.settings.prefetches and self.following is not None else []
         for unit in ahead:
-            unit.gather_ahead()
+            unit.gathered.post()
         self._record()
         RUNNING.entered.append(self)
 
@@ -190,7 +163,7 @@ class ShardedUnit:
         if TAPE.replays:  # else a gradient is computed with a graph of its own: there will be a backward through that
             queue_callback(walk.finish)
             walk.to_gather(self)
-        return self.gather()
+        return self.gathered.get()
 
     @contextmanager
     def refilled(self, walk: Walk) -> Iterator[None]:
@@ -238,11 +211,11 @@ class ShardedUnit:
         if self.stays:
             return
         if not is_grad_enabled():
-            self.let_go()
+            self.gathered.let_go()
         elif self.settings.keeps_near:
-            self._share_out()
+            self.gathered.share_out()
         elif not is_root if self.settings.reshards_after_forward is None else self.settings.reshards_after_forward:
-            self.let_go()
+            self.gathered.let_go()
 
     # ---- backward
     def prepare(self) -> None:
@@ -253,13 +226,13 @@ class ShardedUnit:
         """Gather for backward, and post what comes next. Collective over the shard axis."""
         if not self.settings.unshards_in_backward:
             return
-        self.gather()
+        self.gathered.get()
         ahead = self.settings.ahead_in_backward
         if ahead is None:
             following = walk.after(self) if self.settings.prefetches else None
             ahead = [following] if isinstance(following, ShardedUnit) else []
         for unit in ahead:
-            unit.gather_ahead()
+            unit.gathered.post()
 
     def replayed(self, walk: Walk, into: Sequence[Any]) -> None:
         """Take note that backward has come through one use of the unit; after the last one gradients are reduced."""
@@ -272,7 +245,7 @@ class ShardedUnit:
     def reduce(self, walk: Walk) -> None:
         """Reduce gradients to shards, and let go of parameters. Collective over the axes of the strategy."""
         if self.settings.reshards_after_backward and not self.stays:
-            self.let_go()
+            self.gathered.let_go()
         self._stays_after_backward = self.whole is not None
         self.reduction.reduce(walk.round, collecting=walk.collects)
 
@@ -297,14 +270,8 @@ class ShardedUnit:
             for leaf in self.leaves:
                 leaf.grad = None
         if not self.stays and not self._stays_after_backward:
-            self.let_go()
+            self.gathered.let_go()
         self._left.clear()
-
-
-def units_below(module: Module) -> list[ShardedUnit]:
-    """Return the units of a module and of all below it, each once."""
-    found = [m.__dict__["sharded_unit"] for m in module.modules() if "sharded_unit" in m.__dict__]
-    return list(dict.fromkeys(found))
 
 
 @dataclass(eq=False)
@@ -316,7 +283,7 @@ class _Use:
 
 
 def _forward(*_: Array, use: _Use) -> Any:
-    return tuple(use.unit.gather()), ()
+    return tuple(use.unit.gathered.get()), ()
 
 
 def _vjp(into: Any, grads: Any, _saved: Any, *, use: _Use) -> None:
