@@ -12,6 +12,10 @@ from hpcdist.dtensor import functional as fn
 ONES = np.ones((4, 2), np.float32)
 
 
+def gpt():
+    return nn.GPT(nn.GPTConfig(vocab_size=2, seq=2, num_layers=1, num_heads=1, width=2))
+
+
 def mesh(comm):
     return init_device_mesh(4, "tp", comm)
 
@@ -116,10 +120,7 @@ def shared(comm):
 PARALLEL = {
     "parallel.parallelize_module": (mesh, lambda m: parallel.parallelize_module(nn.Linear(2, 2), m, {})),
     "parallel.explain_plan": (mesh, lambda m: parallel.explain_plan(nn.Linear(2, 2), m, {})),
-    "parallel.gpt_plan": (
-        mesh,
-        lambda _: parallel.gpt_plan(nn.GPT(nn.GPTConfig(vocab_size=2, seq=2, num_layers=1, num_heads=1, width=2))),
-    ),
+    "parallel.gpt_plan": (lambda _: gpt(), parallel.gpt_plan),
     "parallel.loss_parallel": (mesh, lambda _: parallel.loss_parallel().__enter__()),
     "parallel.clip_grad_norm_": (parameter, lambda p: parallel.clip_grad_norm_(p, 1.0)),
     "parallel.full_state_dict": (shared, parallel.full_state_dict),

@@ -10,7 +10,14 @@ from hpcdist.autograd import Tensor, random
 from hpcdist.comm import init_device_mesh
 from hpcdist.comm.local import run, solo
 from hpcdist.dtensor.debug import CommDebugMode
-from hpcdist.parallel import clip_grad_norm_, gpt_plan, parallelize_module, replicate
+from hpcdist.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    clip_grad_norm_,
+    gpt_plan,
+    parallelize_module,
+    replicate,
+)
 
 SIZES = (1, 2, 3, 4)
 STEPS = 20
