@@ -1,6 +1,7 @@
 """Unusual programs with fully_shard against a single process: bodies of tests that take a communicator."""
 
 import contextlib
+import gc
 import weakref
 
 import numpy as np
@@ -13,7 +14,7 @@ from hpcdist.dtensor import DTensor
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.errors import CollectiveMismatchError
 from hpcdist.nn import functional as F
-from hpcdist.parallel import fully_shard
+from hpcdist.parallel import fully_shard, replicate
 
 ROWS, WIDTH = 12, 5
 
@@ -401,6 +402,43 @@ def check_whole_parameters_are_freed(comm):
     assert all(ref() is not None for ref in before)
     sharded(net, comm)
     assert all(ref() is None for ref in before)
+
+
+def check_model_is_freed(comm):
+    """Nobody keeps a model that is gone, also right after its forward and backward."""
+    mine = sharded(Net(chain), comm)
+    once(mine, rows(comm))
+    with no_grad():
+        mine(rows(comm))
+    once(mine, rows(comm))
+    held = [weakref.ref(p.data) for p in mine.parameters()]
+    del mine
+    for rank in range(comm.size):  # one thread at a time: a second collection is skipped while one runs
+        comm.barrier()
+        if rank == comm.rank:
+            gc.collect()
+    assert all(ref() is None for ref in held)
+
+
+def check_sharded_later(comm):
+    """A module that has gradients, and an optimizer, is sharded: they go on with their parts of it."""
+    plain, mine = Net(chain), Net(chain)
+    adamw = [optim.AdamW(net.named_parameters(), lr=0.1) for net in (plain, mine)]
+    once(plain, rows())
+    once(mine, rows())
+    sharded(mine, comm)
+    for step in range(3):
+        if step:
+            once(plain, rows())
+            once(mine, rows(comm))
+        for optimizer in adamw:
+            optimizer.step()
+            optimizer.zero_grad()
+    for p, q in zip(mine.parameters(), plain.parameters(), strict=True):
+        np.testing.assert_allclose(whole(p), q.data, rtol=1e-9)
+    replicated = replicate(Net(chain), comm).module
+    with pytest.raises(ValueError, match="replicate has already"):
+        fully_shard(replicated, mesh=comm)
 
 
 def check_what_is_replaced(comm):

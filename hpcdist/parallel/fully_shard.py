@@ -16,6 +16,7 @@ from hpcdist.parallel.fsdp_module import fsdp_class
 from hpcdist.parallel.fully_shard_arguments import (
     DataParallelMeshDims,
     check_modules,
+    check_parameter,
     check_resharding,
     check_same,
     chosen_mesh,
@@ -119,6 +120,7 @@ def _shard(
         described = [(key, str(p.dtype), p.requires_grad, whole_shape(p)) for _, key, p in slots]
         chooses = shard_placement_fn or (lambda _: Shard(0))
         for _, _, p in slots:
+            check_parameter(p)
             resting_layout(p, mesh, chooses)  # before anything is changed
     check_same(comm, [(reshards, policy, offload_policy), *described])
     if comm.rank == 0:

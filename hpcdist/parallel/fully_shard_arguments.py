@@ -12,7 +12,16 @@ from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
 from hpcdist.parallel.fsdp_module import FSDPModule
 
-__all__ = ["DataParallelMeshDims", "check_modules", "check_resharding", "check_same", "chosen_mesh", "parts", "warn"]
+__all__ = [
+    "DataParallelMeshDims",
+    "check_modules",
+    "check_parameter",
+    "check_resharding",
+    "check_same",
+    "chosen_mesh",
+    "parts",
+    "warn",
+]
 
 _log = logging.getLogger("hpcdist.parallel")
 
@@ -89,6 +98,13 @@ def check_modules(modules: Sequence[Module]) -> None:
         if type(m).forward is Module.forward:
             do = "shard what is in it, or pass a list of that"
             raise ValueError(explain(f"fully_shard: a {type(m).__name__} has no forward of its own", do=do))
+
+
+def check_parameter(p: Any) -> None:
+    """Refuse a parameter whose gradient another strategy reduces."""
+    if p.home is not None:
+        do = "use one of them; copies of shards: a mesh of two axes"
+        raise ValueError(explain("fully_shard: a parameter that replicate has already", got=tuple(p.shape), do=do))
 
 
 def check_resharding(value: bool | int | None, size: int) -> bool | int | None:

@@ -58,8 +58,11 @@ def rest(p: Any, mesh: DeviceMesh, chooses: Chooses, *, offloads: bool) -> Resti
     else:
         leaf = p.local if isinstance(p, DTensor) else p  # an optimizer may have it already
         like = _beside(leaf.data)
-        leaf.data = _cut(layout, mesh, leaf.data)
-        leaf.data = to_host(leaf.data) if offloads else leaf.data
+        for name in ("data", "grad"):
+            whole = getattr(leaf, name)
+            if whole is not None:
+                part = _cut(layout, mesh, whole)
+                setattr(leaf, name, to_host(part) if offloads else part)
     resting = DTensor(leaf, layout)
     for key in {leaf, p.local if isinstance(p, DTensor) else p}:
         _made[key] = ref(resting)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from hpcdist.nn import Module
 from hpcdist.parallel.walk import Walk
@@ -20,10 +21,21 @@ class _Running(threading.local):
     """Its way, the units that have been entered, the root first, and the one that was entered last."""
 
     def __init__(self) -> None:
-        self.walk = Walk()
+        self.walk: Walk | None = None
+        self.before: Callable[[], Walk | None] = lambda: None
         self.entered: list[ShardedUnit] = []
         self.last: ShardedUnit | None = None
         self.again: Walk | None = None
+
+    def begin(self, walk: Walk) -> None:
+        """Start on a way."""
+        self.walk, self.last = walk, None
+
+    def end(self) -> None:
+        """Keep nothing alive that a forward has used, which is through."""
+        if self.walk is not None:
+            self.before = ref(self.walk)
+        self.walk = self.last = None
 
 
 RUNNING = _Running()
@@ -34,9 +46,9 @@ def entered() -> tuple[ShardedUnit, ...]:
     return tuple(RUNNING.entered)
 
 
-def current_walk() -> Walk:
-    """Return the way of the forward that this thread is in, or was in last."""
-    return RUNNING.walk
+def current_walk() -> Walk | None:
+    """Return the way of the forward that this thread is in, or was in last, if there is a graph of that."""
+    return RUNNING.before() if RUNNING.walk is None else RUNNING.walk
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class ShardedUnit:
     leaves : list of Tensor
         What this rank holds.
     layouts : list of Layout or None
-        How parameters are laid out on other axes than those of the strategy; None: they are plain.
+        How parameters are laid out on axes that are not of the strategy; None: they are plain.
     bundles : Bundles
     reducing : Communicator
         The ranks of the shard axis, for messages of gradients.
@@ -67,9 +67,8 @@ class ShardedUnit:
         self.stays = False
         self.walk = Walk()
         self.following: ShardedUnit | None = None
-        self.reduction = Reduction(
-            self.leaves, self.bundles, self.reducing, self.replicas, self.reduce_dtype, self.settings
-        )
+        means = self.reducing, self.replicas, self.reduce_dtype, self.settings
+        self.reduction = Reduction(self.leaves, self.bundles, *means)
         self._stays_after_backward = False
         self._depth = 0
         self._left: set[Module] = set()
@@ -112,11 +111,7 @@ class ShardedUnit:
             RUNNING.last.following = self
         RUNNING.last, self._stays_after_backward = self, False
         self.gathered.get()
-        ahead = self.settings.ahead
-        if ahead is None:
-            ahead = [self.following] if self.settings.prefetches and self.following is not None else []
-        for unit in ahead:
-            unit.gathered.post()
+        self._post(self.settings.ahead, self.following)
         self._record()
         RUNNING.entered.append(self)
 
@@ -127,11 +122,12 @@ class ShardedUnit:
             unit.recover()
         if is_grad_enabled() and self.reducing.reproducible:
             check_round(self.settings, [unit.reduction for unit in units])
-        RUNNING.walk, RUNNING.last = Walk(self.settings.round), None
+        RUNNING.begin(Walk(self.settings.round))
 
     def _record(self) -> None:
         """Enter whole parameters into the graph, and keep the graph from keeping them."""
         walk = RUNNING.walk
+        assert walk is not None
         shown = apply(SHARDED, *self.leaves, use=_Use(self, walk))
         if is_grad_enabled():
             self.walk = walk
@@ -200,6 +196,8 @@ class ShardedUnit:
             return
         is_root = RUNNING.entered[0] is self
         RUNNING.entered.pop()
+        if is_root:
+            RUNNING.end()
         if not isinstance(hooks, nullcontext):
             self.walk.leave(self)
         self._left.add(module)
@@ -227,11 +225,13 @@ class ShardedUnit:
         if not self.settings.unshards_in_backward:
             return
         self.gathered.get()
-        ahead = self.settings.ahead_in_backward
-        if ahead is None:
-            following = walk.after(self) if self.settings.prefetches else None
-            ahead = [following] if isinstance(following, ShardedUnit) else []
-        for unit in ahead:
+        self._post(self.settings.ahead_in_backward, walk.after(self) if self.settings.prefetches else None)
+
+    def _post(self, chosen: Sequence[ShardedUnit] | None, expected: Any) -> None:
+        """Post what is gathered ahead: what was chosen, or else what is expected. Collective over the shard axis."""
+        if chosen is None:
+            chosen = [expected] if self.settings.prefetches and expected is not None else []
+        for unit in chosen:
             unit.gathered.post()
 
     def replayed(self, walk: Walk, into: Sequence[Any]) -> None:

@@ -28,6 +28,8 @@ def test_program(name, size):
         suite.check_what_is_replaced,
         suite.check_units_in_another_order,
         suite.check_whole_parameters_are_freed,
+        suite.check_model_is_freed,
+        suite.check_sharded_later,
     ],
 )
 def test_edges(size, check):
