@@ -1,5 +1,6 @@
 """Strategies that place a model on a mesh."""
 
+from hpcdist.parallel import comm_hooks
 from hpcdist.parallel.clip import clip_grad_norm_
 from hpcdist.parallel.ddp import DistributedDataParallel
 from hpcdist.parallel.explain import explain_plan
@@ -47,6 +48,7 @@ __all__ = [
     "checkpoint_sequential",
     "checkpoint_wrapper",
     "clip_grad_norm_",
+    "comm_hooks",
     "create_selective_checkpoint_contexts",
     "explain_plan",
     "full_state_dict",

@@ -128,6 +128,13 @@ class DistributedDataParallel(Module):
         """Divide the sum over ranks by ``factor``; the default is the number of ranks."""
         self.replica.set_gradient_divide_factor(factor)
 
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        """Let ``hook(state, bucket)`` bring gradients together; see :meth:`Replica.register_comm_hook`.
+
+        Collective over the ranks.
+        """
+        self.replica.register_comm_hook(state, hook)
+
     def turns(self, of: int) -> range:
         """Return which of ``of`` micro-batches this rank works on, in order."""
         return self.replica.turns(of)

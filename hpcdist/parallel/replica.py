@@ -18,20 +18,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from hpcdist.array import Array
 from hpcdist.autograd import Tensor, is_grad_enabled, is_replaying, queue_callback
 from hpcdist.comm import Communicator, ReduceOp
-from hpcdist.data.plan import assign
 from hpcdist.dtensor.tensor import local_of
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.nn.deferral import materialize
 from hpcdist.parallel.alike import check_same, send_first, send_first_together
 from hpcdist.parallel.bucket import Bucket, buckets_of
+from hpcdist.parallel.comm_hooks.hooked import Hooked
+from hpcdist.parallel.syncing import Syncing
 from hpcdist.parallel.unit import Unit, claim, uses_ahead
 from hpcdist.parallel.unused import Unused
 
@@ -40,7 +40,7 @@ __all__ = ["Replica"]
 _log = logging.getLogger("hpcdist.parallel")
 
 
-class Replica:
+class Replica(Syncing):
     """A module whose gradients are reduced over ranks; made by :func:`replicate`.
 
     Attributes
@@ -68,7 +68,8 @@ class Replica:
         self.comm = comm.dup()  # buckets keep an order of their own
         self.wait_s = 0.0
         self._bucket_bytes, self._warns = bucket_bytes, warns_of_unused
-        self._sync, self._factor = True, float(comm.size)
+        self._factor = float(comm.size)
+        self._hooked: Hooked | None = None
         self._sends_buffers = broadcast_buffers and comm.size > 1
         self._buffers_due = True
         module.pre.append(self._before_forward)  # before those of units
@@ -169,6 +170,9 @@ class Replica:
         bucket = self._buckets[self._started]
         self._started += 1
         bucket.close()
+        if self._hooked is not None:
+            self._hooked.start(bucket, index=self._started - 1, is_last=self._started == len(self._buckets))
+            return
         # an average is rounded once: sums of 16-bit floats may be out of their range
         bucket.op = ReduceOp.AVG if self._factor == self.comm.size > 1 else ReduceOp.SUM
         bucket.work = self.comm.iall_reduce(bucket.buffer, bucket.op, out=bucket.buffer)
@@ -190,10 +194,20 @@ class Replica:
         while self._started < len(self._buckets):
             self._start_next()
         begin = time.perf_counter()
-        for bucket in self._buckets:
-            assert bucket.work is not None
-            bucket.work.wait()
+        if self._hooked is not None:
+            self._wait_for_hook(self._hooked)
+        else:
+            for bucket in self._buckets:
+                assert bucket.work is not None
+                bucket.work.wait()
         self.wait_s += time.perf_counter() - begin
+
+    def _wait_for_hook(self, hooked: Hooked) -> None:
+        if not hooked.finish(self._buckets):
+            self._end()
+            self.module.zero_grad()
+            self._form_buckets()  # messages that nobody answered may still be written to these
+            hooked.fail()
 
     def _end(self) -> None:
         """Let gradients be written again, now that they are whole."""
@@ -213,48 +227,44 @@ class Replica:
         self.module.zero_grad()
 
     # ---- what a training loop says, and asks
-    def set_requires_gradient_sync(self, requires_gradient_sync: bool) -> None:
-        """Say whether the next backward reduces gradients, or only adds to them."""
-        self._sync = requires_gradient_sync
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Only add to gradients in a block: the next backward outside reduces the sum.
-
-        Take no optimizer step in between: gradients are those of each rank alone, and parameters would differ from
-        then on. Hooks of parameters wait for the reduction.
-        """
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
-
-    def turns(self, of: int) -> range:
-        """Return which of ``of`` micro-batches this rank works on, in order: neighbouring ones."""
-        return assign(of, self.comm.size, self.comm.rank)
-
-    @contextmanager
-    def micro_batch(self, index: int, *, of: int) -> Iterator[None]:
-        """Run the forward and the backward of one of :meth:`turns` in a block: the last one reduces the sum."""
-        turns = self._checked_turns(index, of)
-        before, self._sync = self._sync, self._sync and index == turns[-1]
-        try:
-            yield
-        finally:
-            self._sync = before
-
-    def _checked_turns(self, index: int, of: int) -> range:
-        turns = self.turns(of)
-        if index not in turns:
-            raise ValueError(explain("micro_batch: index", got=index, expected=f"one of {[*turns]}"))
-        return turns
-
     def set_gradient_divide_factor(self, factor: float) -> None:
         """Divide the sum over ranks by ``factor``; the default is the number of ranks."""
         if not factor > 0:
             raise ValueError(explain("set_gradient_divide_factor", got=factor, expected="a number above 0"))
+        if self._hooked is not None:
+            raise RuntimeError(explain("set_gradient_divide_factor: there is a hook", do="divide in the hook"))
         self._factor = float(factor)
+
+    def register_comm_hook(self, state: Any, hook: Any) -> None:
+        """Let ``hook(state, bucket)`` bring gradients together from now on, instead of an all-reduce.
+
+        Collective over the communicator. The hook divides itself, gets buckets in one order on every rank, and
+        communicates alike on all; where it or what it returns fails on one rank, backward raises the same on every one,
+        without gradients.
+
+        Parameters
+        ----------
+        state, hook
+            The hook gets the state and a :class:`~hpcdist.parallel.comm_hooks.GradBucket`; it returns an array in the
+            shape and dtype of its ``buffer()``, or a Work or Future of one.
+
+        Raises
+        ------
+        TypeError, ValueError, RuntimeError
+            The same on every rank: if it cannot be called so, differs between ranks, or is not the first one.
+        """
+        with self.comm.agreed():
+            self._check_hookable()
+        self._hooked = Hooked(self.comm, state, hook)
+
+    def _check_hookable(self) -> None:
+        if self._hooked is not None:
+            raise RuntimeError(explain("register_comm_hook: there is a hook already", do="wrap one in the other"))
+        if self._reducing:
+            raise RuntimeError(explain("register_comm_hook: a backward is running, or has failed", do="do it before"))
+        if self._factor != self.comm.size:
+            do = "leave the factor alone, and divide in the hook"
+            raise RuntimeError(explain("register_comm_hook: set_gradient_divide_factor was called", do=do))
 
     def unused_parameters(self) -> Unused:
         """Return the names of parameters that got no gradient: on any rank, or only on this one, by the last reduction.
@@ -280,6 +290,8 @@ class Replica:
             unit.detach()
         for bucket in self._buckets:
             bucket.dissolve()
+        if self._hooked is not None:
+            self._hooked.free()
         self.comm.free()
 
 

@@ -91,6 +91,10 @@ class TreeReplica(Replica):
         if not requires_gradient_sync:
             raise RuntimeError(explain("reproducible: gradients would be added up as they come", do=_DO))
 
+    def register_comm_hook(self, state: Any, hook: Any) -> NoReturn:  # noqa: ARG002
+        """Refuse: what a hook adds up would be another sum."""
+        raise RuntimeError(explain("reproducible: a hook would add gradients up in its own order", do="use none"))
+
     # ---- before a forward
     def _before_forward(self, module: Module) -> None:
         if is_grad_enabled() and not is_replaying():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import distributed_calls
+import hook_calls
 import numpy as np
 import pytest
 
@@ -213,6 +214,7 @@ CALLS |= of(
     turns=lambda r: r.turns(8),
     micro_batch=lambda r: r.micro_batch(4, of=8).__enter__(),
     set_gradient_divide_factor=lambda r: r.set_gradient_divide_factor(2),
+    register_comm_hook=lambda r: r.register_comm_hook(None, parallel.comm_hooks.noop_hook),
 )
 CALLS |= of(
     "parallel.ShardedGradScaler",
@@ -293,7 +295,7 @@ TORCH = {
 }
 CALLS["comm.init_process_group"] = (lambda comm: comm, lambda comm: dist.init_process_group(comm=comm))
 CALLS |= {f"comm.{name}": within(call) for name, call in TORCH.items()}
-CALLS |= distributed_calls.CALLS
+CALLS |= distributed_calls.CALLS | hook_calls.CALLS
 
 
 @pytest.fixture
@@ -355,6 +357,7 @@ EXCLUDED = {
     "elastic": "starts processes; has no communicator before the job has",
     "parallel.DistributedDataParallel": "a module around a Replica: tests/ddp_suite.py counts what it communicates",
     "parallel.CPUOffloadPolicy": "options",
+    "parallel.comm_hooks.Answer": "a type",
     "parallel.DataParallelMeshDims": "options",
     "parallel.FSDPModule": "made by fully_shard; it does not cast",
     "parallel.MixedPrecisionPolicy": "options",
@@ -367,7 +370,7 @@ EXCLUDED = {
     **dict.fromkeys((f"dtensor.{name}" for name in PLAIN), "placements and what they say of extents"),
     "train": "curves, metrics, progress and state hold no communicator",
 }
-HOLDERS = ("comm", "dtensor", "dtensor.functional", "parallel", "checkpoint", "train", "elastic")
+HOLDERS = ("comm", "dtensor", "dtensor.functional", "parallel", "parallel.comm_hooks", "checkpoint", "train", "elastic")
 
 
 def public():
