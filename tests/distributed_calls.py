@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpcdist import dtensor, nn, parallel
+from hpcdist import dtensor, nn, optim, parallel
 from hpcdist.autograd import Tensor
 from hpcdist.comm import init_device_mesh
 from hpcdist.comm.init import using_group
@@ -131,6 +131,28 @@ PARALLEL = {
 }
 for name in (*STYLES, "PrepareModuleOutput", "PrepareModuleInputOutput"):
     PARALLEL |= of_style(name)
+
+
+def in_parts(comm):
+    """Return an optimizer whose state is dealt out, with gradients."""
+    weight = Tensor(ONES.copy(), requires_grad=True)
+    weight.grad = ONES.copy()
+    return parallel.ZeroRedundancyOptimizer([weight], optim.AdamW, comm)
+
+
+PARALLEL["parallel.ZeroRedundancyOptimizer"] = (lambda comm: comm, in_parts)
+PARALLEL |= {
+    f"parallel.ZeroRedundancyOptimizer.{name}": (in_parts, call)
+    for name, call in {
+        "step": lambda optimizer: optimizer.step(),
+        "zero_grad": lambda optimizer: optimizer.zero_grad(),
+        "clip_grad_norm_": lambda optimizer: optimizer.clip_grad_norm_(1.0),
+        "add_param_group": lambda optimizer: optimizer.add_param_group({"params": Tensor(ONES, requires_grad=True)}),
+        "consolidate_state_dict": lambda optimizer: optimizer.consolidate_state_dict(),
+        "state_dict": lambda optimizer: optimizer.state_dict(),
+        "load_state_dict": lambda optimizer: optimizer.load_state_dict(optimizer.state_dict()),
+    }.items()
+}
 
 X = Tensor(ONES)
 FUNCTIONAL = {

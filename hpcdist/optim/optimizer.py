@@ -12,6 +12,7 @@ from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
 from hpcdist.kernels.precision import wide
 from hpcdist.optim.clip import get_total_norm, whole_gradient, with_gradients
+from hpcdist.optim.loading import OF_SCHEDULES, agreed, check_form, check_names, check_state, copied, options_of
 
 __all__ = ["Optimizer", "Parameters"]
 
@@ -68,7 +69,7 @@ class Optimizer:
         """
         if not isinstance(group, Mapping) or "params" not in group:
             raise TypeError(explain("add_param_group", got=type(group).__name__, expected='a dict with "params"'))
-        unknown = group.keys() - self.defaults.keys() - {"params"} - _OF_SCHEDULES
+        unknown = group.keys() - self.defaults.keys() - {"params"} - OF_SCHEDULES
         if unknown:
             raise ValueError(explain("add_param_group: unknown options", got=unknown, expected=set(self.defaults)))
         _check_options(type(self).__name__, {**self.defaults, **group})
@@ -169,57 +170,30 @@ class Optimizer:
             If names, options or sizes differ, or parameters of one group had different options; before anything is
             changed.
         """
-        if not {"state", "param_groups"} <= state.keys() or not all("names" in g for g in state["param_groups"]):
-            expected = '"state" and "param_groups", whose items have "names"'
-            raise ValueError(explain("load_state_dict: the state of an optimizer", got=[*state], expected=expected))
-        options = {name: _options(g) for g in state["param_groups"] for name in g["names"]}
+        sizes = {name: p.data.size for g in self.param_groups for name, p in zip(g["names"], g["params"], strict=True)}
+        self._load(state, sizes, dict.fromkeys(sizes, slice(None)))
+
+    def _load(self, state: Mapping[str, Any], sizes: Mapping[str, int], wanted: Mapping[str, slice]) -> None:
+        """Continue from a state whose arrays have ``sizes``, with the elements that are ``wanted``, by parameter."""
+        check_form(state)
+        options = {name: options_of(g) for g in state["param_groups"] for name in g["names"]}
         mine = {n: p for g in self.param_groups for n, p in zip(g["names"], g["params"], strict=True)}
-        if options.keys() != mine.keys():
-            unknown, missing = [n for n in options if n not in mine], [n for n in mine if n not in options]
-            raise ValueError(explain("load_state_dict: parameters differ", got=f"unknown {unknown}", expected=missing))
-        chosen = [_agreed(group, [options[name] for name in group["names"]]) for group in self.param_groups]
-        _check_state(state["state"], {name: p.data.size for name, p in mine.items()}, self._kept)
+        check_names(options, mine)
+        chosen = [agreed(group, [options[name] for name in group["names"]]) for group in self.param_groups]
+        check_state(state["state"], sizes, self._kept)
         self.state = {
-            name: {k: _copied(v, _kept_dtype(mine[name])) for k, v in entries.items()}
+            name: {k: copied(v, wanted[name], _kept_dtype(mine[name])) for k, v in entries.items()}
             for name, entries in state["state"].items()
+            if name in wanted
         }
         for group, new in zip(self.param_groups, chosen, strict=True):
             group.update(new)
 
 
-_OF_SCHEDULES = {"initial_lr"}
 _NOT_NEGATIVE = {
     "alpha", "eps", "initial_accumulator_value", "lr", "lr_decay", "momentum", "tolerance_change", "tolerance_grad",
     "trust_coefficient", "weight_decay",
 }  # fmt: skip
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in ("params", "names")}
-
-
-def _agreed(group: Mapping[str, Any], saved: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the options that all parameters of a group had."""
-    mine = _options(group)
-    for one in saved:
-        if one.keys() - _OF_SCHEDULES != mine.keys() - _OF_SCHEDULES:
-            raise ValueError(explain("load_state_dict: options differ", got=[*one], expected=[*mine]))
-        if one != saved[0]:
-            do = "load into groups that have the parameters the saved ones had"
-            raise ValueError(explain("load_state_dict: options differ within a group", got=[saved[0], one], do=do))
-    return saved[0] if saved else {}
-
-
-def _check_state(state: Mapping[str, Mapping[str, Any]], sizes: Mapping[str, int], kept: frozenset[str] | None) -> None:
-    for name, entries in state.items():
-        if name not in sizes:
-            raise ValueError(explain("load_state_dict: state", got=repr(name), expected=f"one of {[*sizes]}"))
-        if kept is not None and not {key.rstrip("0123456789") for key in entries} <= kept:
-            what = f"load_state_dict: {name} has the state of another optimizer"
-            raise ValueError(explain(what, got=[*entries], expected=sorted(kept)))
-        for key, value in entries.items():
-            if getattr(value, "ndim", 0) and value.size != sizes[name]:
-                raise ValueError(explain(f"load_state_dict: {key} of {name}", got=value.size, expected=sizes[name]))
 
 
 def _check_options(who: str, options: Mapping[str, Any]) -> None:
@@ -297,10 +271,3 @@ def descend(flat: Array, change: Array) -> None:
 def _kept_dtype(parameter: Tensor) -> Any:
     """Return the dtype of what is remembered of a parameter."""
     return wide(parameter.data.reshape(-1)[:0]).dtype
-
-
-def _copied(value: Any, dtype: Any) -> Any:
-    """Return an array as a flat copy of ``dtype``, and a number as Python's, which is a float64 or longer."""
-    if getattr(value, "ndim", 0):
-        return value.reshape(-1).astype(dtype)
-    return value.item() if hasattr(value, "item") else value

@@ -26,6 +26,7 @@ from hpcdist.parallel.selective import create_selective_checkpoint_contexts
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
 from hpcdist.parallel.whole import full_state_dict, load_full_state_dict
+from hpcdist.parallel.zero import ZeroRedundancyOptimizer
 
 __all__ = [
     "CPUOffloadPolicy",
@@ -43,6 +44,7 @@ __all__ = [
     "RowwiseParallel",
     "SequenceParallel",
     "ShardedGradScaler",
+    "ZeroRedundancyOptimizer",
     "apply_activation_checkpointing",
     "checkpoint",
     "checkpoint_sequential",

@@ -21,7 +21,7 @@ def described(name: str, tensor: Any) -> tuple[Any, ...]:
     return name, tensor.shape, str(tensor.dtype), tensor.requires_grad
 
 
-def check_same(comm: Communicator, what: str, mine: list[Any]) -> None:
+def check_same(comm: Communicator, what: str, mine: list[Any], *, who: str = "replicate") -> None:
     """Make sure that all ranks have the same, before the first message that would not fit. Collective over ``comm``.
 
     Raises
@@ -36,10 +36,10 @@ def check_same(comm: Communicator, what: str, mine: list[Any]) -> None:
         if different:
             raise ValueError(
                 explain(
-                    f"replicate: {what} of rank {rank} and rank 0 differ",
+                    f"{who}: {what} of rank {rank} and rank 0 differ",
                     got=different[0][0],
                     expected=different[0][1],
-                    do="build the same model, and replicate it alike, on every rank",
+                    do=f"build the same model, and call {who} alike, on every rank",
                 )
             )
 
