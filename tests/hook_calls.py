@@ -1,9 +1,9 @@
-"""Every public callable of communication hooks, called on a communicator that counts."""
+"""Every public callable of communication hooks, and of SyncBatchNorm, called on a communicator that counts."""
 
 import numpy as np
 
 from hpcdist import nn
-from hpcdist.parallel import comm_hooks
+from hpcdist.parallel import comm_hooks, convert_sync_batchnorm
 
 PREFIX = "parallel.comm_hooks"
 
@@ -34,3 +34,4 @@ CALLS |= {
     f"{PREFIX}.GradBucket.gradients": (bucket, lambda made: made.gradients()),
     f"{PREFIX}.GradBucket.set_buffer": (bucket, lambda made: made.set_buffer(made.buffer())),
 }
+CALLS["parallel.convert_sync_batchnorm"] = (lambda _: nn.BatchNorm1d(2), convert_sync_batchnorm)

@@ -24,6 +24,7 @@ from hpcdist.parallel.replicate import replicate
 from hpcdist.parallel.scaler import ShardedGradScaler
 from hpcdist.parallel.selective import create_selective_checkpoint_contexts
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
+from hpcdist.parallel.sync_batchnorm import SyncBatchNorm, convert_sync_batchnorm
 from hpcdist.parallel.tensor_parallel import parallelize_module
 from hpcdist.parallel.whole import full_state_dict, load_full_state_dict
 from hpcdist.parallel.zero import ZeroRedundancyOptimizer
@@ -44,6 +45,7 @@ __all__ = [
     "RowwiseParallel",
     "SequenceParallel",
     "ShardedGradScaler",
+    "SyncBatchNorm",
     "ZeroRedundancyOptimizer",
     "apply_activation_checkpointing",
     "checkpoint",
@@ -51,6 +53,7 @@ __all__ = [
     "checkpoint_wrapper",
     "clip_grad_norm_",
     "comm_hooks",
+    "convert_sync_batchnorm",
     "create_selective_checkpoint_contexts",
     "explain_plan",
     "full_state_dict",

@@ -358,6 +358,7 @@ EXCLUDED = {
     "parallel.DistributedDataParallel": "a module around a Replica: tests/ddp_suite.py counts what it communicates",
     "parallel.CPUOffloadPolicy": "options",
     "parallel.comm_hooks.Answer": "a type",
+    "parallel.SyncBatchNorm": "a module: tests/syncbn_suite.py counts what it communicates",
     "parallel.DataParallelMeshDims": "options",
     "parallel.FSDPModule": "made by fully_shard; it does not cast",
     "parallel.MixedPrecisionPolicy": "options",
