@@ -5,7 +5,9 @@ from hpcdist.parallel.clip import clip_grad_norm_
 from hpcdist.parallel.ddp import DistributedDataParallel
 from hpcdist.parallel.explain import explain_plan
 from hpcdist.parallel.features import ColwiseParallel, RowwiseParallel
+from hpcdist.parallel.fsdp import FullyShardedDataParallel
 from hpcdist.parallel.fsdp_module import FSDPModule, register_fsdp_forward_method
+from hpcdist.parallel.fsdp_options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from hpcdist.parallel.fully_shard import fully_shard
 from hpcdist.parallel.fully_shard_arguments import DataParallelMeshDims
 from hpcdist.parallel.gpt import gpt_plan
@@ -23,20 +25,47 @@ from hpcdist.parallel.replica import Replica
 from hpcdist.parallel.replicate import replicate
 from hpcdist.parallel.scaler import ShardedGradScaler
 from hpcdist.parallel.selective import create_selective_checkpoint_contexts
+from hpcdist.parallel.state_types import (
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    OptimStateDictConfig,
+    ShardedOptimStateDictConfig,
+    ShardedStateDictConfig,
+    StateDictConfig,
+    StateDictSettings,
+    StateDictType,
+)
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.sync_batchnorm import SyncBatchNorm, convert_sync_batchnorm
 from hpcdist.parallel.tensor_parallel import parallelize_module
 from hpcdist.parallel.whole import full_state_dict, load_full_state_dict
+from hpcdist.parallel.wrap import (
+    CustomPolicy,
+    ModuleWrapPolicy,
+    always_wrap_policy,
+    lambda_auto_wrap_policy,
+    size_based_auto_wrap_policy,
+    transformer_auto_wrap_policy,
+)
 from hpcdist.parallel.zero import ZeroRedundancyOptimizer
 
 __all__ = [
+    "BackwardPrefetch",
+    "CPUOffload",
     "CPUOffloadPolicy",
     "ColwiseParallel",
+    "CustomPolicy",
     "DataParallelMeshDims",
     "DistributedDataParallel",
     "FSDPModule",
+    "FullOptimStateDictConfig",
+    "FullStateDictConfig",
+    "FullyShardedDataParallel",
+    "MixedPrecision",
     "MixedPrecisionPolicy",
+    "ModuleWrapPolicy",
     "OffloadPolicy",
+    "OptimStateDictConfig",
     "ParallelStyle",
     "PrepareModuleInput",
     "PrepareModuleInputOutput",
@@ -45,8 +74,15 @@ __all__ = [
     "RowwiseParallel",
     "SequenceParallel",
     "ShardedGradScaler",
+    "ShardedOptimStateDictConfig",
+    "ShardedStateDictConfig",
+    "ShardingStrategy",
+    "StateDictConfig",
+    "StateDictSettings",
+    "StateDictType",
     "SyncBatchNorm",
     "ZeroRedundancyOptimizer",
+    "always_wrap_policy",
     "apply_activation_checkpointing",
     "checkpoint",
     "checkpoint_sequential",
@@ -59,9 +95,12 @@ __all__ = [
     "full_state_dict",
     "fully_shard",
     "gpt_plan",
+    "lambda_auto_wrap_policy",
     "load_full_state_dict",
     "loss_parallel",
     "parallelize_module",
     "register_fsdp_forward_method",
     "replicate",
+    "size_based_auto_wrap_policy",
+    "transformer_auto_wrap_policy",
 ]

@@ -20,7 +20,7 @@ def full_state_dict(module: Module) -> dict[str, Array]:
     Collective over the meshes of distributed ones. Others are the arrays in use, not copies.
     """
     layouts = layouts_of(module)
-    return {name: whole(value, layouts.get(name)) for name, value in module.state_dict().items()}
+    return {name: whole(value, layouts.get(name)) for name, value in Module.state_dict(module).items()}
 
 
 def load_full_state_dict(module: Module, state: Mapping[str, Any], strict: bool = True) -> None:

@@ -113,7 +113,8 @@ class TrainState:
 
     def _check_whole(self, state: Mapping[str, Any]) -> None:
         # a parameter that had no gradient before the checkpoint has no state in it
-        missing = [name for name in (*self.model.state_dict(), *self._numbers()) if name not in state]
+        own = [name for name, _ in (*self.model.named_parameters(), *self.model.named_buffers())]
+        missing = [name for name in (*own, *self._numbers()) if name not in state]
         if missing:
             raise CheckpointError(
                 explain(

@@ -129,6 +129,10 @@ CALLS |= {
         lambda comm: comm,
         lambda comm: parallel.DistributedDataParallel(model(), process_group=comm),
     ),
+    "parallel.FullyShardedDataParallel": (
+        lambda comm: comm,
+        lambda comm: parallel.FullyShardedDataParallel(model(), comm),
+    ),
     "parallel.ShardedGradScaler": (lambda comm: comm, lambda comm: parallel.ShardedGradScaler(process_group=comm)),
     "parallel.checkpoint": (lambda _: model(), lambda made: parallel.checkpoint(made, Tensor(ONES)).sum().backward()),
     "parallel.checkpoint_sequential": (
@@ -356,6 +360,19 @@ EXCLUDED = {
     "comm.get_default": "makes the process's own group; what it calls, init, is here",
     "elastic": "starts processes; has no communicator before the job has",
     "parallel.DistributedDataParallel": "a module around a Replica: tests/ddp_suite.py counts what it communicates",
+    "parallel.FullyShardedDataParallel": "a module around sharded units: tests/fsdp_class_suite.py counts",
+    **dict.fromkeys(
+        (f"parallel.{name}" for name in parallel.__all__ if name.endswith(("Config", "wrap_policy"))),
+        "options and choices",
+    ),
+    **dict.fromkeys(
+        (
+            *("parallel.BackwardPrefetch", "parallel.CPUOffload", "parallel.MixedPrecision"),
+            *("parallel.ShardingStrategy", "parallel.StateDictSettings", "parallel.StateDictType"),
+        ),
+        "options",
+    ),
+    **dict.fromkeys(("parallel.CustomPolicy", "parallel.ModuleWrapPolicy"), "ask modules"),
     "parallel.CPUOffloadPolicy": "options",
     "parallel.comm_hooks.Answer": "a type",
     "parallel.SyncBatchNorm": "a module: tests/syncbn_suite.py counts what it communicates",
