@@ -154,6 +154,44 @@ PARALLEL |= {
     }.items()
 }
 
+
+def averager(comm):
+    return parallel.PeriodicModelAverager(2, 0, comm)
+
+
+def levels(comm):
+    return parallel.HierarchicalModelAverager({2: 2, 4: 4}, 0, comm)
+
+
+def locally(comm):
+    """Return an optimizer whose parameters are averaged after the next step."""
+    return parallel.PostLocalSGDOptimizer(optim.AdamW([Tensor(ONES.copy(), requires_grad=True)]), averager(comm))
+
+
+def trained():
+    return [Tensor(ONES.copy(), requires_grad=True)]
+
+
+PARALLEL |= {
+    "parallel.average_parameters": (lambda comm: comm, lambda comm: parallel.average_parameters(trained(), comm)),
+    "parallel.PeriodicModelAverager": (lambda comm: comm, averager),
+    "parallel.PeriodicModelAverager.average_parameters": (averager, lambda made: made.average_parameters(trained())),
+    "parallel.HierarchicalModelAverager": (lambda comm: comm, levels),
+    "parallel.HierarchicalModelAverager.average_parameters": (levels, lambda made: made.average_parameters(trained())),
+    "parallel.PostLocalSGDOptimizer": (lambda comm: comm, locally),
+}
+PARALLEL |= {
+    f"parallel.PostLocalSGDOptimizer.{name}": (locally, call)
+    for name, call in {
+        "step": lambda optimizer: optimizer.step(),
+        "zero_grad": lambda optimizer: optimizer.zero_grad(),
+        "clip_grad_norm_": lambda optimizer: optimizer.clip_grad_norm_(1.0),
+        "add_param_group": lambda optimizer: optimizer.add_param_group({"params": [("new", *trained())]}),
+        "state_dict": lambda optimizer: optimizer.state_dict(),
+        "load_state_dict": lambda optimizer: optimizer.load_state_dict(optimizer.state_dict()),
+    }.items()
+}
+
 X = Tensor(ONES)
 FUNCTIONAL = {
     "all_reduce": lambda: fn.all_reduce(X),

@@ -1,6 +1,7 @@
 """Strategies that place a model on a mesh."""
 
 from hpcdist.parallel import comm_hooks
+from hpcdist.parallel.averaging import HierarchicalModelAverager, PeriodicModelAverager, average_parameters
 from hpcdist.parallel.clip import clip_grad_norm_
 from hpcdist.parallel.ddp import DistributedDataParallel
 from hpcdist.parallel.explain import explain_plan
@@ -14,6 +15,7 @@ from hpcdist.parallel.gpt import gpt_plan
 from hpcdist.parallel.loss import loss_parallel
 from hpcdist.parallel.mixed_precision import MixedPrecisionPolicy
 from hpcdist.parallel.offload import CPUOffloadPolicy, OffloadPolicy
+from hpcdist.parallel.post_local_sgd import PostLocalSGDOptimizer
 from hpcdist.parallel.prepare import PrepareModuleInput, PrepareModuleInputOutput, PrepareModuleOutput
 from hpcdist.parallel.recompute import (
     apply_activation_checkpointing,
@@ -61,12 +63,15 @@ __all__ = [
     "FullOptimStateDictConfig",
     "FullStateDictConfig",
     "FullyShardedDataParallel",
+    "HierarchicalModelAverager",
     "MixedPrecision",
     "MixedPrecisionPolicy",
     "ModuleWrapPolicy",
     "OffloadPolicy",
     "OptimStateDictConfig",
     "ParallelStyle",
+    "PeriodicModelAverager",
+    "PostLocalSGDOptimizer",
     "PrepareModuleInput",
     "PrepareModuleInputOutput",
     "PrepareModuleOutput",
@@ -84,6 +89,7 @@ __all__ = [
     "ZeroRedundancyOptimizer",
     "always_wrap_policy",
     "apply_activation_checkpointing",
+    "average_parameters",
     "checkpoint",
     "checkpoint_sequential",
     "checkpoint_wrapper",

@@ -11,6 +11,7 @@ from hpcdist.comm import Communicator, ReduceOp, objects
 from hpcdist.errors import explain
 from hpcdist.optim.optimizer import Optimizer, Parameters
 from hpcdist.parallel.alike import check_same, described
+from hpcdist.parallel.ranks import ranks_of
 from hpcdist.parallel.zero_row import Row, Share, deal_elements, deal_whole
 from hpcdist.parallel.zero_state import cut_out, joined
 
@@ -68,7 +69,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         elementwise: bool = False,
         **defaults: Any,
     ) -> None:
-        self.comm = _group(process_group)
+        self.comm = ranks_of(process_group)
         self.elementwise = elementwise
         with self.comm.agreed():
             _check_class(optimizer_class, elementwise)
@@ -221,14 +222,6 @@ def _named(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
 def _as_given(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a group as it is passed to an optimizer."""
     return {**{key: value for key, value in group.items() if key != "names"}, "params": _named(group)}
-
-
-def _group(process_group: Communicator | None) -> Communicator:
-    if process_group is not None:
-        return process_group
-    from hpcdist.comm.init import get_default
-
-    return get_default()
 
 
 # ---------------------------------------------------------------- what is refused
