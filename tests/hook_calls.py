@@ -34,4 +34,16 @@ CALLS |= {
     f"{PREFIX}.GradBucket.gradients": (bucket, lambda made: made.gradients()),
     f"{PREFIX}.GradBucket.set_buffer": (bucket, lambda made: made.set_buffer(made.buffer())),
 }
+STATE = comm_hooks.PowerSGDState
+TOLD = f"{PREFIX}.PowerSGDState"
+CALLS |= {
+    f"{PREFIX}.powerSGD_hook": (bucket, lambda made: comm_hooks.powerSGD_hook(STATE(), made)),
+    TOLD: (bucket, lambda made: STATE(made.group)),
+    f"{TOLD}.error": (bucket, lambda made: STATE().error(made)),
+    f"{TOLD}.starts_of": (bucket, lambda made: STATE().starts_of(made, made.gradients()[:1])),
+    f"{TOLD}.is_thin": (bucket, lambda made: STATE().is_thin(made.gradients()[0])),
+    f"{TOLD}.keep": (bucket, lambda made: STATE().keep(made)),
+    f"{TOLD}.state_dict": (bucket, lambda made: STATE(made.group).state_dict()),
+    f"{TOLD}.load_state_dict": (bucket, lambda made: STATE(made.group).load_state_dict(STATE().state_dict())),
+}
 CALLS["parallel.convert_sync_batchnorm"] = (lambda _: nn.BatchNorm1d(2), convert_sync_batchnorm)

@@ -10,14 +10,18 @@ from hpcdist.parallel.comm_hooks.default_hooks import (
     noop_hook,
 )
 from hpcdist.parallel.comm_hooks.grad_bucket import GradBucket
+from hpcdist.parallel.comm_hooks.powersgd import powerSGD_hook
+from hpcdist.parallel.comm_hooks.powersgd_state import PowerSGDState
 
 __all__ = [
     "Answer",
     "GradBucket",
+    "PowerSGDState",
     "allreduce_hook",
     "bf16_compress_hook",
     "bf16_compress_wrapper",
     "fp16_compress_hook",
     "fp16_compress_wrapper",
     "noop_hook",
+    "powerSGD_hook",
 ]
