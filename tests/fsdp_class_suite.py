@@ -1,5 +1,6 @@
 """FullyShardedDataParallel against a single process: bodies of tests that take a communicator."""
 
+import copy
 import functools
 
 import fsdp_suite
@@ -227,6 +228,47 @@ def check_summon_refusals(comm):
     forward_backward(model, *batch(0, comm))
 
 
+def check_failing_block(comm):
+    """What was written before an error is kept, and shards are back in place."""
+    model = wrapped(comm)
+    parameters = [*model.parameters()]
+    with pytest.raises(ZeroDivisionError):
+        write_and_fail(model)
+    assert all(p is q for p, q in zip(model.parameters(), parameters, strict=True))
+    np.testing.assert_array_equal(model.state_dict()["ln_f.weight"], np.full(12, 7))
+    forward_backward(model, *batch(0, comm))
+
+
+def write_and_fail(model):
+    with FSDP.summon_full_params(model):
+        model.ln_f.weight.data[...] = 7
+        raise ZeroDivisionError
+
+
+def check_what_it_cannot_do(comm):
+    model = wrapped(comm)
+    with pytest.raises(ValueError, match="before fully_shard"):
+        model.to(np.float64)
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.deepcopy(model)
+    assert all(p.dtype == np.float32 for p in model.parameters())
+
+
+def bits(comm, strategy, steps=3):
+    """Return parameters after steps of micro-batches, in which sums do not depend on the number of ranks."""
+    model = wrapped(comm, strategy)
+    sgd = optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        for index in model.turns(of=4):
+            tokens = np.random.default_rng([step, index or 0]).integers(0, 13, (2, 8))
+            with model.micro_batch(index, of=4):
+                forward_backward(model, tokens[:, :-1], tokens[:, 1:])
+        model.clip_grad_norm_(0.5)
+        sgd.step()
+        sgd.zero_grad()
+    return {name: value.tobytes() for name, value in model.state_dict().items()}
+
+
 def check_apply(comm):
     """A function that sets up whole parameters, of every module inside."""
 
@@ -237,15 +279,10 @@ def check_apply(comm):
 
     model, seen = wrapped(comm), []
     assert model.apply(set_up) is model
-    weight = model.state_dict()["blocks.1.mlp.up.weight" if hasattr(model.blocks[1].mlp, "up") else _linear(model)]
+    name = next(name for name, m in model.named_modules() if isinstance(m, nn.Linear))
+    weight = model.state_dict()[f"{name}.weight"]
     np.testing.assert_array_equal(weight, np.arange(weight.size).reshape(weight.shape))
     assert len(seen) == len([*model.modules()])
-
-
-def _linear(model):
-    """Return the name of the weight of a Linear of a block."""
-    found = (name for name, m in model.blocks.named_modules("blocks") if isinstance(m, nn.Linear))
-    return f"{next(found)}.weight"
 
 
 # ---------------------------------------------------------------- precision
@@ -287,9 +324,11 @@ def check_casts(comm):
     for root, every in ((True, False), (False, False), (False, True)):
         seen, model = [], Scaled()
         precision = MixedPrecision(BFLOAT16, cast_forward_inputs=every, cast_root_forward_inputs=root)
-        wrapped_one = FSDP(model, comm, mixed_precision=precision, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))
-        wrapped_one(Tensor(np.array([[1.001]], np.float32)))
+        model.inner.weight.data[...] = 1
+        outer = FSDP(model, comm, mixed_precision=precision, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}))
+        y = outer(Tensor(np.array([[1.001]], np.float32)))
         assert (seen[0] == 1.0) is (root or every)
+        assert (y.data.item() == 1.0) is every
 
 
 def check_ignored_classes_and_buffers(comm):
@@ -598,6 +637,8 @@ CHECKS = [
     check_default_ranks,
     check_summon_of_some,
     check_summon_refusals,
+    check_failing_block,
+    check_what_it_cannot_do,
     check_apply,
     check_mixed_precision,
     check_casts,

@@ -149,6 +149,11 @@ class FullyShardedDataParallel(StateDicts):
     def __getitem__(self, key: Any) -> Any:
         return self.module[key]  # type: ignore[index]
 
+    def to(self, dtype: Any) -> Self:
+        """Raise: messages have been laid out for the dtypes that there were."""
+        self.module.to(dtype)
+        return self
+
     # ---- names, and what is inside
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yield (name, module) of this one and, under the names that they have without it, of those inside."""

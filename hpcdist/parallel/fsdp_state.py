@@ -69,10 +69,9 @@ def optimizer_state(model: Module, optim: Optimizer, state: Any, settings: State
     """Return the state of an optimizer by the names of the model. Collective over meshes, if it is to be whole."""
     state = optim.state_dict() if state is None else state
     clean, layouts, config = _clean_names(model, optim), layouts_of(model), settings.optim_state_dict_config
-    found = {}
+    shapes, found = {name: p.data.shape for name, p in model.named_parameters()}, {}
     for name, entries in sorted(state["state"].items()):
-        layout = layouts.get(clean[name])
-        shape = dict(model.named_parameters())[clean[name]].data.shape
+        layout, shape = layouts.get(clean[name]), shapes[clean[name]]
         found[clean[name]] = {
             key: _given(value.reshape(shape), layout, settings.is_full, config) if _is_array(value) else value
             for key, value in sorted(entries.items())

@@ -57,6 +57,15 @@ def test_optimizer_state(before, after, named):
     run(after, suite.check_optimizer_state, saved(before, named))
 
 
+one = functools.cache(lambda: run(1, suite.bits, "FULL_SHARD", reproducible=True)[0])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@STRATEGIES
+def test_reproducible(size, strategy):
+    assert run(size, suite.bits, strategy, reproducible=True) == [one()] * size
+
+
 @SIZES
 @pytest.mark.parametrize("check", suite.CHECKS)
 def test_fsdp(size, check):
