@@ -46,4 +46,16 @@ CALLS |= {
     f"{TOLD}.state_dict": (bucket, lambda made: STATE(made.group).state_dict()),
     f"{TOLD}.load_state_dict": (bucket, lambda made: STATE(made.group).load_state_dict(STATE().state_dict())),
 }
+LOCAL = comm_hooks.PostLocalSGDState
+OF_LOCAL = f"{PREFIX}.PostLocalSGDState"
+CALLS |= {
+    f"{PREFIX}.post_localSGD_hook": (bucket, lambda made: comm_hooks.post_localSGD_hook(LOCAL(None, None, 1), made)),
+    OF_LOCAL: (lambda comm: comm, lambda comm: LOCAL(comm, None, 0)),
+    f"{OF_LOCAL}.part_of": (lambda comm: comm, lambda comm: LOCAL(None, None, 0).part_of(comm)),
+    f"{OF_LOCAL}.state_dict": (lambda comm: LOCAL(comm, None, 0), lambda state: state.state_dict()),
+    f"{OF_LOCAL}.load_state_dict": (
+        lambda comm: LOCAL(comm, None, 0),
+        lambda state: state.load_state_dict({"iter": 1}),
+    ),
+}
 CALLS["parallel.convert_sync_batchnorm"] = (lambda _: nn.BatchNorm1d(2), convert_sync_batchnorm)

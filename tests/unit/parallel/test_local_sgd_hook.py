@@ -1,0 +1,23 @@
+"""The post-local SGD hook on thread ranks: the bodies of tests/local_sgd_suite.py."""
+
+import local_sgd_suite
+import pytest
+
+from hpcdist.comm import local
+from hpcdist.parallel.comm_hooks import PostLocalSGDState
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("check", local_sgd_suite.CHECKS, ids=lambda check: check.__name__)
+def test_on_threads(check, size):
+    local.run(size, check, timeout_s=20)
+
+
+def test_goes_on_on_three_ranks():
+    saved = local.run(2, local_sgd_suite.saved_after, 5)[0]
+    local.run(3, local_sgd_suite.check_goes_on_on_other_ranks, saved, timeout_s=20)
+
+
+def test_a_start_below_zero():
+    with pytest.raises(ValueError, match="start_localSGD_iter"):
+        PostLocalSGDState(None, None, -1)
