@@ -1,13 +1,13 @@
-"""Local SGD over MPI: the bodies of tests/local_sgd_suite.py."""
+"""Local SGD over MPI: the bodies of tests/model_averaging_suite.py."""
 
-import local_sgd_suite
+import model_averaging_suite
 import pytest
 
 
-@pytest.mark.parametrize("check", local_sgd_suite.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", model_averaging_suite.CHECKS, ids=lambda check: check.__name__)
 def test_over_mpi(world, check):
     check(world)
 
 
 def test_goes_on(world):
-    local_sgd_suite.check_goes_on(world, *local_sgd_suite.saved_after_step_4(world))
+    model_averaging_suite.check_goes_on(world, *model_averaging_suite.saved_after_step_4(world))
