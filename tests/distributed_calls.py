@@ -1,5 +1,7 @@
 """Every public callable of distributed tensors and tensor parallelism, called on a communicator that counts."""
 
+import contextlib
+
 import numpy as np
 
 from hpcdist import dtensor, nn, optim, parallel
@@ -133,6 +135,11 @@ for name in (*STYLES, "PrepareModuleOutput", "PrepareModuleInputOutput"):
     PARALLEL |= of_style(name)
 
 
+def refused(optimizer):
+    with contextlib.suppress(TypeError):
+        optimizer.step_param(optimizer.param_groups[0]["params"][0], ONES)
+
+
 def in_parts(comm):
     """Return an optimizer whose state is dealt out, with gradients."""
     weight = Tensor(ONES.copy(), requires_grad=True)
@@ -145,6 +152,7 @@ PARALLEL |= {
     f"parallel.ZeroRedundancyOptimizer.{name}": (in_parts, call)
     for name, call in {
         "step": lambda optimizer: optimizer.step(),
+        "step_param": refused,
         "zero_grad": lambda optimizer: optimizer.zero_grad(),
         "clip_grad_norm_": lambda optimizer: optimizer.clip_grad_norm_(1.0),
         "add_param_group": lambda optimizer: optimizer.add_param_group({"params": Tensor(ONES, requires_grad=True)}),
@@ -184,6 +192,7 @@ PARALLEL |= {
     f"parallel.PostLocalSGDOptimizer.{name}": (locally, call)
     for name, call in {
         "step": lambda optimizer: optimizer.step(),
+        "step_param": refused,
         "zero_grad": lambda optimizer: optimizer.zero_grad(),
         "clip_grad_norm_": lambda optimizer: optimizer.clip_grad_norm_(1.0),
         "add_param_group": lambda optimizer: optimizer.add_param_group({"params": [("new", *trained())]}),

@@ -6,6 +6,7 @@ from hpcdist.optim.adam import Adam
 from hpcdist.optim.adamw import AdamW
 from hpcdist.optim.averaging import SWALR, AveragedModel, get_ema_avg_fn, get_swa_avg_fn, update_bn
 from hpcdist.optim.clip import clip_grad_norm_, clip_grad_value_, get_total_norm
+from hpcdist.optim.in_backward import apply_optimizer_in_backward
 from hpcdist.optim.lamb import LAMB
 from hpcdist.optim.lars import LARS
 from hpcdist.optim.lbfgs import LBFGS
@@ -17,6 +18,7 @@ from hpcdist.optim.sgd import SGD
 
 __all__ = [
     "LAMB", "LARS", "LBFGS", "SGD", "SWALR", "Adagrad", "Adam", "AdamW", "AveragedModel", "GradScaler",
-    "LRScheduler", "LambdaLR", "Optimizer", "RMSprop", "clip_grad_norm_", "clip_grad_value_",
-    "cosine_with_warmup", "get_ema_avg_fn", "get_swa_avg_fn", "get_total_norm", "lr_scheduler", "update_bn",
+    "LRScheduler", "LambdaLR", "Optimizer", "RMSprop", "apply_optimizer_in_backward", "clip_grad_norm_",
+    "clip_grad_value_", "cosine_with_warmup", "get_ema_avg_fn", "get_swa_avg_fn", "get_total_norm", "lr_scheduler",
+    "update_bn",
 ]  # fmt: skip

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Real
 from typing import Any, ClassVar, TypeAlias
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor
 from hpcdist.errors import explain
 from hpcdist.kernels.precision import wide
+from hpcdist.optim.accepted import check_options, check_whole, checked, listed
 from hpcdist.optim.clip import get_total_norm, whole_gradient, with_gradients
 from hpcdist.optim.loading import OF_SCHEDULES, agreed, check_form, check_names, check_state, copied, options_of
 
@@ -51,7 +51,7 @@ class Optimizer:
         self.grad_scale = 1.0
         if isinstance(params, Tensor):
             raise TypeError(explain(f"{type(self).__name__}: params", got="one tensor", do="pass a list of them"))
-        given = _listed(params)
+        given = listed(params)
         for group in given if given and isinstance(given[0], dict) else [{"params": given}]:
             self.add_param_group(group)
         if not any(group["params"] for group in self.param_groups):
@@ -72,18 +72,18 @@ class Optimizer:
         unknown = group.keys() - self.defaults.keys() - {"params"} - OF_SCHEDULES
         if unknown:
             raise ValueError(explain("add_param_group: unknown options", got=unknown, expected=set(self.defaults)))
-        _check_options(type(self).__name__, {**self.defaults, **group})
+        check_options(type(self).__name__, {**self.defaults, **group})
         taken = sum(len(g["params"]) for g in self.param_groups)
-        given = [group["params"]] if isinstance(group["params"], Tensor) else _listed(group["params"])
+        given = [group["params"]] if isinstance(group["params"], Tensor) else listed(group["params"])
         pairs = [p if isinstance(p, tuple) else (str(taken + i), p) for i, p in enumerate(given)]
         names = [pair[0] for pair in pairs]
         present = {
             key for g in self.param_groups for n, p in zip(g["names"], g["params"], strict=True) for key in (n, id(p))
         }
         for pair in pairs:
-            name, parameter = _checked(pair)
+            name, parameter = checked(pair)
             if self._needs_whole:
-                _check_whole(type(self).__name__, name, parameter)
+                check_whole(type(self).__name__, name, parameter)
             if not present.isdisjoint((name, id(parameter))):
                 do = "name each parameter differently: its state goes by its name"
                 raise ValueError(explain(f"add_param_group: parameter {name!r} is here already", do=do))
@@ -118,6 +118,42 @@ class Optimizer:
     def _update(self, parameter: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Update one parameter, in place; ``state`` is empty the first time. Optimizers define it, or ``step``."""
         raise TypeError(f"{type(self).__name__} defines no update for {parameter.shape}, {[*state]}, {[*group]}")
+
+    def step_param(self, param: Tensor, grad: Array) -> None:
+        """Update one parameter by a gradient that is given, as a step would by its own.
+
+        ``param.grad`` stays as it is, ``grad_scale`` counts and stays, and hooks do not run.
+
+        Parameters
+        ----------
+        param : tensor
+            One of the parameters.
+        grad : array
+            Of its shape, or a stack of such parts.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If it is not one of them, the gradient does not fit, or the optimizer looks at all parameters at once.
+        """
+        if not updates_alone(type(self)):
+            what = f"step_param: {type(self).__name__} updates all parameters in one step"
+            raise TypeError(explain(what, do="call step()"))
+        name, group = self._place_of(param)
+        before, param.grad = param.grad, grad
+        try:
+            self._update(param, self.state.setdefault(name, {}), group)
+        finally:
+            param.grad = before
+
+    def _place_of(self, parameter: Tensor) -> tuple[str, dict[str, Any]]:
+        """Return the name and the group of a parameter."""
+        for group in self.param_groups:
+            for name, one in zip(group["names"], group["params"], strict=True):
+                if one is parameter:
+                    return name, group
+        expected = "one of the optimizer's"
+        raise ValueError(explain("step_param: param", got=f"a tensor of shape {parameter.shape}", expected=expected))
 
     def _factor(self, group: Mapping[str, Any]) -> float:
         """Return what gradients are multiplied by: the pending scale, negative where the loss is maximised."""
@@ -190,20 +226,9 @@ class Optimizer:
             group.update(new)
 
 
-_NOT_NEGATIVE = {
-    "alpha", "eps", "initial_accumulator_value", "lr", "lr_decay", "momentum", "tolerance_change", "tolerance_grad",
-    "trust_coefficient", "weight_decay",
-}  # fmt: skip
-
-
-def _check_options(who: str, options: Mapping[str, Any]) -> None:
-    """Refuse numbers below 0, and NaN, where an option is known to be above; decays of moments are below 1, too."""
-    for name in _NOT_NEGATIVE & options.keys():
-        if not (isinstance(options[name], Real) and options[name] >= 0):
-            raise ValueError(explain(f"{who}: {name}", got=repr(options[name]), expected="a number >= 0"))
-    betas = options.get("betas", (0, 0))
-    if not (isinstance(betas, (tuple, list)) and len(betas) == 2 and all(0 <= b < 1 for b in betas)):
-        raise ValueError(explain(f"{who}: betas", got=betas, expected="two numbers in [0, 1)"))
+def updates_alone(kind: type[Optimizer]) -> bool:
+    """Say whether optimizers of a class update a parameter without knowing the others."""
+    return kind._update is not Optimizer._update
 
 
 def flat_values(parameter: Tensor) -> Array:
@@ -219,42 +244,6 @@ def real_flat(who: str, parameter: Tensor) -> Array:
     if parameter.dtype.kind == "c":
         raise TypeError(explain(f"{who}: parameter", got=parameter.dtype, expected="a real dtype"))
     return flat_values(parameter)
-
-
-def _listed(params: Any) -> list[Any]:
-    """Return parameters as a list; refuse those whose order, and with it names, may be another on every rank."""
-    if isinstance(params, (set, frozenset)):
-        raise TypeError(explain("parameters", got=type(params).__name__, expected="a list: a set has no order"))
-    return list(params)
-
-
-def _checked(pair: tuple[Any, ...]) -> tuple[str, Tensor]:
-    """Return a name and its parameter; refuse what has no name, and what cannot be updated in place."""
-    if len(pair) != 2 or not isinstance(pair[0], str):
-        raise TypeError(explain("add_param_group", got=[type(x).__name__ for x in pair], expected="a name, a tensor"))
-    name, parameter = pair
-    if not hasattr(type(parameter), "requires_grad"):
-        got = type(parameter).__name__
-        raise TypeError(explain(f"add_param_group: parameter {name!r}", got=got, expected="a tensor"))
-    if not parameter.is_leaf:
-        raise TypeError(explain(f"add_param_group: parameter {name!r}", got="a computed tensor", expected="a leaf"))
-    if not parameter.data.flags.c_contiguous:
-        raise ValueError(explain(f"add_param_group: parameter {name!r}", got="strides", expected="C order"))
-    for placement in getattr(parameter, "placements", ()):
-        if placement.is_replicate() or placement.is_partial():
-            what = f"add_param_group: gradients of parameter {name!r} are sums that are not finished"
-            do = "place it as Invariant, whose gradient is the same on every rank"
-            raise TypeError(explain(what, got=placement, expected="Shard or Invariant", do=do))
-    return name, parameter
-
-
-def _check_whole(who: str, name: str, parameter: Any) -> None:
-    """Refuse a distributed parameter of which this rank has a part."""
-    for placement in getattr(parameter, "placements", ()):
-        if not placement.is_invariant():
-            do = "use it on whole parameters (Invariant ones), or take an optimizer that needs no norms"
-            what = f"{who}: parameter {name!r} is a part: norms would be those of the part"
-            raise TypeError(explain(what, got=placement, expected="the whole on every rank", do=do))
 
 
 def wide_zeros(flat: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcdist.comm import Communicator, ReduceOp, objects
 from hpcdist.errors import explain
-from hpcdist.optim.optimizer import Optimizer, Parameters
+from hpcdist.optim.optimizer import Optimizer, Parameters, updates_alone
 from hpcdist.parallel.alike import check_same, described
 from hpcdist.parallel.ranks import ranks_of
 from hpcdist.parallel.zero_row import Row, Share, deal_elements, deal_whole
@@ -230,7 +230,7 @@ def _check_class(optimizer_class: Any, elementwise: bool) -> None:
         what = "ZeroRedundancyOptimizer: optimizer_class"
         raise TypeError(explain(what, got=repr(optimizer_class), expected="a class of hd.optim"))
     name = optimizer_class.__name__
-    if optimizer_class._update is Optimizer._update:
+    if not updates_alone(optimizer_class):
         what = f"ZeroRedundancyOptimizer: {name} looks at all parameters in one step"
         raise ValueError(explain(what, do=f"use {name} itself: what it keeps cannot be dealt out"))
     if elementwise and optimizer_class._needs_whole:
