@@ -1,9 +1,9 @@
-"""The post-local SGD hook over MPI: the bodies of tests/local_sgd_suite.py."""
+"""The post-local SGD hook over MPI: the bodies of tests/local_hook_suite.py."""
 
-import local_sgd_suite
+import local_hook_suite
 import pytest
 
 
-@pytest.mark.parametrize("check", local_sgd_suite.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", local_hook_suite.CHECKS, ids=lambda check: check.__name__)
 def test_over_mpi(world, check):
     check(world)
