@@ -206,7 +206,7 @@ class Replica(Syncing):
         if not hooked.finish(self._buckets):
             self._end()
             self.module.zero_grad()
-            self._form_buckets()  # messages that nobody answered may still be written to these
+            self._form_buckets()  # messages that nobody answered may still be written to the old ones
             hooked.fail()
 
     def _end(self) -> None:
