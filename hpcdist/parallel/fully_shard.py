@@ -17,6 +17,7 @@ from hpcdist.parallel.fully_shard_arguments import (
     DataParallelMeshDims,
     check_modules,
     check_parameter,
+    check_policies,
     check_resharding,
     check_same,
     chosen_mesh,
@@ -114,6 +115,7 @@ def _shard(
     comm, policy = mesh.get_mesh_group(), mp_policy or MixedPrecisionPolicy()
     with comm.agreed():
         check_modules(modules)
+        check_policies(mp_policy, offload_policy)
         reshards = check_resharding(reshard_after_forward, mesh.shape[-1])
         left_out = {id(p) for p in ignored_params}
         slots = [slot for m in modules for slot in _left(m, left_out)]

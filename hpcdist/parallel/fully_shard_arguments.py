@@ -11,11 +11,14 @@ from hpcdist.comm import Communicator, DeviceMesh, init_device_mesh
 from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
 from hpcdist.parallel.fsdp_module import FSDPModule
+from hpcdist.parallel.mixed_precision import MixedPrecisionPolicy
+from hpcdist.parallel.offload import OffloadPolicy
 
 __all__ = [
     "DataParallelMeshDims",
     "check_modules",
     "check_parameter",
+    "check_policies",
     "check_resharding",
     "check_same",
     "chosen_mesh",
@@ -92,6 +95,10 @@ def check_modules(modules: Sequence[Module]) -> None:
     if not modules:
         raise ValueError(explain("fully_shard: modules", got="none", expected="one or more"))
     for m in modules:
+        if not isinstance(m, Module):
+            raise TypeError(
+                explain("fully_shard: module", got=type(m).__name__, expected="a Module, or a list of them")
+            )
         if isinstance(m, FSDPModule):
             do = "call it once, parts before the whole"
             raise ValueError(explain(f"fully_shard: this {type(m).__name__} is sharded already", do=do))
@@ -105,6 +112,16 @@ def check_parameter(p: Any) -> None:
     if p.home is not None:
         do = "use one of them; copies of shards: a mesh of two axes"
         raise ValueError(explain("fully_shard: a parameter that replicate has already", got=tuple(p.shape), do=do))
+
+
+def check_policies(mp_policy: object, offload_policy: object) -> None:
+    """Refuse what is no policy, such as a dtype."""
+    for name, given, kind in (
+        ("mp_policy", mp_policy, MixedPrecisionPolicy),
+        ("offload_policy", offload_policy, OffloadPolicy),
+    ):
+        if given is not None and not isinstance(given, kind):
+            raise TypeError(explain(f"fully_shard: {name}", got=given, expected=f"a {kind.__name__}"))
 
 
 def check_resharding(value: bool | int | None, size: int) -> bool | int | None:
@@ -144,8 +161,8 @@ def warn(modules: Sequence[Module]) -> None:
             if isinstance(part, ModuleList) and sum(any(b.named_slots()) for b in part.children.values()) > 1:
                 _log.warning(
                     "fully_shard: all parameters of %s are gathered at the same time; to hold one block at a time, "
-                    "call it on each item of %r first, or pass auto_wrap_policy",
+                    "call it on each item of %s first, or pass auto_wrap_policy",
                     type(m).__name__,
-                    name,
+                    repr(name) if name else "it",
                 )
                 return
