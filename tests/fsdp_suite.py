@@ -436,3 +436,16 @@ def check_refusals(comm):
         sharded.set_modules_to_forward_prefetch([nn.Linear(1, 1)])
     with pytest.raises(ValueError, match="above 0"):
         sharded.set_gradient_divide_factor(0)
+
+
+CHECKS = [
+    check_counts,
+    check_whole_weights_are_freed,
+    check_memory,
+    check_odd_parameters,
+    check_frozen,
+    check_micro_steps,
+    check_errors_leave_the_model_usable,
+    check_refusals,
+]
+"""What takes nothing but a communicator."""

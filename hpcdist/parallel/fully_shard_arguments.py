@@ -20,7 +20,6 @@ __all__ = [
     "check_parameter",
     "check_policies",
     "check_resharding",
-    "check_same",
     "chosen_mesh",
     "parts",
     "warn",
@@ -132,18 +131,6 @@ def check_resharding(value: bool | int | None, size: int) -> bool | int | None:
         expected = f"True, False, None, or a divisor of {size}, the number of shards"
         raise ValueError(explain("fully_shard: reshard_after_forward", got=value, expected=expected))
     return False if value == 1 else True if value == size else value
-
-
-def check_same(comm: Communicator, mine: list[Any]) -> None:
-    """Make sure that all ranks shard the same. Collective over ``comm``."""
-    everyone = comm.all_gather_object(mine)
-    for rank, theirs in enumerate(everyone):
-        if theirs != everyone[0]:
-            pairs = zip(theirs, everyone[0], strict=False)
-            got, expected = next((p for p in pairs if p[0] != p[1]), (f"{len(theirs)} parameters", len(everyone[0])))
-            do = "build the same model, and shard it alike, on every rank"
-            what = f"fully_shard: options or parameters of rank {rank} and rank 0 differ"
-            raise ValueError(explain(what, got=got, expected=expected, do=do))
 
 
 def parts(modules: Sequence[Module], wants: Callable[[Module], bool]) -> list[Module]:
