@@ -8,7 +8,8 @@ from move_suite import AVG, CUT_MOVES, INV, PAIRS, SCALED_PAIRS, SHAPES, P, R
 
 from hpcdist.autograd import Tensor
 from hpcdist.comm.local import run, solo
-from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, imove, move, redistribute
+from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, move, redistribute
+from hpcdist.dtensor.move import imove
 
 SIZES = (1, 2, 3, 4)
 GATE_UP = Shard(0, sections=(4, 4))
