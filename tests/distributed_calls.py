@@ -63,7 +63,6 @@ DTENSOR = {
     "dtensor.local_map": (rows, mapped),
     "dtensor.register_sharding": (mesh, lambda _: dtensor.register_sharding("exp")),
     "dtensor.implicit_replication": (mesh, lambda _: dtensor.implicit_replication().__enter__()),
-    "dtensor.transpose": (mesh, lambda _: dtensor.transpose(Partial(), Replicate())),
     "dtensor.Layout": (mesh, lambda m: Layout(m, (Shard(0),), (4, 2), (0,))),
     "dtensor.Layout.of": (mesh, lambda m: Layout.of(m, [Shard(0)], (4, 2))),
     "dtensor.Layout.placed": (rows, lambda x: x.layout.placed([Shard(1)])),
