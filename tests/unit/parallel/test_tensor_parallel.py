@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("sequence_parallel", [False, True])
 
 # ---------------------------------------------------------------- against one process
 @both
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", tp_suite.GPTS)
 def test_losses_are_those_of_one_process(size, name, sequence_parallel):
     run(size, tp_suite.check_losses, name, sequence_parallel)
