@@ -51,8 +51,9 @@ class FSDPModule:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Only add gradients up in a block: the next backward outside reduces the sum, unless ``zero_grad`` of the module
-        comes before it; that of an optimizer does not see them.
+        """Only add gradients up in a block: the next backward outside reduces the sum.
+
+        Until then they are not in ``grad``: ``zero_grad`` of the module forgets them, that of an optimizer does not.
         """
         before = [(unit, unit.settings.syncs) for unit in self._units(recurse=True)]
         self.set_requires_gradient_sync(False)
