@@ -70,6 +70,7 @@ DTENSOR = {
     "dtensor.Layout.groups_along": (rows, lambda x: x.layout.groups_along([0])),
     "dtensor.Layout.cutters": (rows, lambda x: x.layout.cutters(0)),
     "dtensor.Layout.runs_at": (rows, lambda x: x.layout.runs_at(0, (1,))),
+    "dtensor.Layout.places_along": (rows, lambda x: x.layout.places_along((0,))),
     "dtensor.Layout.indices_at": (rows, lambda x: x.layout.indices_at(0, (1,))),
     "dtensor.Layout.part_of": (rows, lambda x: x.layout.part_of(np.ones((16, 2)))),
     "dtensor.DTensor": (rows, lambda x: DTensor(x.local, x.layout)),

@@ -75,13 +75,7 @@ def counts(layout: Layout, dims: Sequence[int]) -> Array:
     """Return how many elements each block has, in the shape of :func:`gathered` without its first dimension."""
     total = np.ones([1] * len(layout.shape))
     for dim in dims:
-        cutters = layout.cutters(dim)
-        extents = []
-        for coords in np.ndindex(*(layout.mesh.shape[axis] for axis in cutters)):
-            place = list(layout.coordinate)
-            for axis, coord in zip(cutters, coords, strict=True):
-                place[axis] = coord
-            extents.append(length(layout.runs_at(dim, place)))
+        extents = [length(layout.runs_at(dim, place)) for place in layout.places_along(layout.cutters(dim))]
         total = total * np.reshape(extents, [-1 if d == dim else 1 for d in range(len(layout.shape))])
     return total
 

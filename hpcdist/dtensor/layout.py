@@ -122,6 +122,14 @@ class Layout:
             held = merged(run for start, stop in part for run in _within(held, start, stop))
         return held
 
+    def places_along(self, axes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the coordinates of the ranks that differ from this one along ``axes`` only, the last axis fastest."""
+        places = []
+        for part in np.ndindex(*(self.mesh.shape[axis] for axis in axes)):
+            place = dict(enumerate(self.coordinate)) | dict(zip(axes, part, strict=True))
+            places.append(tuple(place.values()))
+        return places
+
     def indices_at(self, dim: int, coordinate: Sequence[int]) -> Array:
         """Return :meth:`runs_at` as an array of integers."""
         return np.concatenate([np.arange(0), *(np.arange(*run) for run in self.runs_at(dim, coordinate))])

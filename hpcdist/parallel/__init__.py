@@ -5,6 +5,7 @@ from hpcdist.parallel.ddp import DistributedDataParallel
 from hpcdist.parallel.explain import explain_plan
 from hpcdist.parallel.features import ColwiseParallel, RowwiseParallel
 from hpcdist.parallel.fsdp_module import FSDPModule, register_fsdp_forward_method
+from hpcdist.parallel.full_state import full_state_dict, load_full_state_dict
 from hpcdist.parallel.fully_shard import fully_shard
 from hpcdist.parallel.fully_shard_arguments import DataParallelMeshDims
 from hpcdist.parallel.gpt import gpt_plan
@@ -24,7 +25,6 @@ from hpcdist.parallel.scaler import ShardedGradScaler
 from hpcdist.parallel.selective import create_selective_checkpoint_contexts
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.tensor_parallel import parallelize_module
-from hpcdist.parallel.whole import full_state_dict, load_full_state_dict
 
 __all__ = [
     "CPUOffloadPolicy",
