@@ -202,6 +202,8 @@ def check_arguments(comm):
     for wrong in ({"device_ids": [0]}, {"output_device": 1}, {"dim": 1}, {"mixed_precision": "float16"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             DistributedDataParallel(mlp(), process_group=comm, **wrong)
+    with pytest.raises(ValueError, match="fully_shard"):
+        DistributedDataParallel(mlp(), process_group=comm, mixed_precision="float16")
     mesh = init_device_mesh((comm.size,), ("dp",), comm)
     with pytest.raises(ValueError, match="both"):
         DistributedDataParallel(mlp(), process_group=comm, device_mesh=mesh)

@@ -350,6 +350,18 @@ def check_failing_backward_forgets_all(comm):
         mine.zero_grad()
 
 
+def check_zero_grad(comm):
+    """Gradients of ``no_sync`` that were not reduced are forgotten, as those that were."""
+    mine, plain = sharded(Net(chain), comm), Net(chain)
+    with mine.no_sync():
+        once(mine, rows(comm))
+    mine.zero_grad()
+    once(mine, rows(comm))
+    once(plain, rows())
+    for p, q in zip(mine.parameters(), plain.parameters(), strict=True):
+        np.testing.assert_allclose(whole_gradient(p), q.grad, rtol=1e-10)
+
+
 def check_failing_on_one_rank(comm, place, syncs):
     """A backward that fails on one rank, which goes on: its next forward takes part in what others wait for."""
     mine, plain, fails = sharded(Net(chain), comm), Net(chain), [comm.rank == comm.size - 1]
@@ -370,8 +382,6 @@ def check_failing_on_one_rank(comm, place, syncs):
         assert fails[0]
     fails[0] = False
     mine.reset_iter_state()
-    for unit in (m.sharded_unit for m in (mine, mine.a, mine.b)):
-        unit.reduction.discard()  # of ranks that did not fail: gradients that have not been reduced
     mine.zero_grad()
     once(mine, rows(comm))
     once(plain, rows())

@@ -11,7 +11,7 @@ from hpcdist.comm import init_device_mesh
 from hpcdist.dtensor import DTensor, Invariant, Shard
 from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.nn import functional as F
-from hpcdist.parallel import clip_grad_norm_, fully_shard
+from hpcdist.parallel import MixedPrecisionPolicy, clip_grad_norm_, fully_shard
 
 STEPS = 20
 SIZES = {"vocab_size": 13, "seq": 7, "num_layers": 3, "num_heads": 3, "width": 12}
@@ -423,6 +423,12 @@ def check_refusals(comm):
             fully_shard(nn.Linear(2, 2 + comm.rank), mesh=comm)
     with pytest.raises(ValueError, match="mesh"):
         fully_shard(gpt(), mesh="dp")
+    with pytest.raises(TypeError, match="mp_policy"):
+        fully_shard(gpt(), mesh=comm, mp_policy="float16")
+    with pytest.raises(TypeError, match="a Module, or a list"):
+        fully_shard("blocks", mesh=comm)
+    with pytest.raises(ValueError, match=r"param_dtype(.|\n)*ml_dtypes"):
+        MixedPrecisionPolicy(param_dtype="float17")
     sharded = fully_shard(gpt(), mesh=comm)
     with pytest.raises(ValueError, match="True or False"):
         sharded.set_reshard_after_forward(1)
@@ -430,3 +436,16 @@ def check_refusals(comm):
         sharded.set_modules_to_forward_prefetch([nn.Linear(1, 1)])
     with pytest.raises(ValueError, match="above 0"):
         sharded.set_gradient_divide_factor(0)
+
+
+CHECKS = [
+    check_counts,
+    check_whole_weights_are_freed,
+    check_memory,
+    check_odd_parameters,
+    check_frozen,
+    check_micro_steps,
+    check_errors_leave_the_model_usable,
+    check_refusals,
+]
+"""What takes nothing but a communicator."""

@@ -6,7 +6,8 @@ import functools
 import numpy as np
 
 from hpcdist.autograd import Tensor
-from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, local_shape, move, redistribute, transpose
+from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, local_shape, move, redistribute
+from hpcdist.dtensor.move import transpose
 from hpcdist.dtensor.placements import Share, dual
 
 S0, S1, P, R, INV = Shard(0), Shard(1), Partial(), Replicate(), Invariant()

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-__all__ = ["Interface", "describe", "interface", "num_threads", "set_num_threads", "single_threaded"]
+__all__ = [
+    "Interface", "describe", "interface", "num_threads", "set_num_threads", "single_threaded", "usual_threads",
+]  # fmt: skip
 
 _PRODUCTS = (  # how builds of BLAS name "sgemm" for C, and the bits of their integers
     ("scipy_cblas_{}64_", 64),
@@ -138,6 +140,12 @@ def single_threaded() -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 set_num_threads(_before)
+
+
+def usual_threads() -> int:
+    """Return :func:`num_threads` as it is outside of blocks that are :func:`single_threaded`, on any thread."""
+    with _lock:
+        return _before if _inside else num_threads()
 
 
 def describe() -> dict[str, object]:

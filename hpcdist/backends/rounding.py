@@ -23,7 +23,7 @@ def settings() -> Settings:
     """Return all of it by name: small values, to be compared over ranks and with those of a checkpoint."""
     return {
         "threads": cpu.num_threads(),
-        "blas_threads": blas.num_threads(),
+        "blas_threads": blas.usual_threads(),
         "blas": str(blas.describe()["config"]),
         "cpu": cpu.get_cpu_capability(),
         "numpy": version("numpy"),

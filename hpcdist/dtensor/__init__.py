@@ -8,7 +8,7 @@ from hpcdist.dtensor.distribute_module import distribute_module
 from hpcdist.dtensor.factories import arange, empty, eye, from_function, full, ones, rand, randn, zeros
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.local_map import local_map
-from hpcdist.dtensor.move import imove, move, transpose
+from hpcdist.dtensor.move import move
 from hpcdist.dtensor.picture import visualize_sharding
 from hpcdist.dtensor.placements import (
     Invariant,
@@ -45,7 +45,6 @@ __all__ = [
     "from_function",
     "full",
     "functional",
-    "imove",
     "implicit_replication",
     "local_map",
     "local_shape",
@@ -55,7 +54,6 @@ __all__ = [
     "randn",
     "redistribute",
     "register_sharding",
-    "transpose",
     "visualize_sharding",
     "zeros",
 ]

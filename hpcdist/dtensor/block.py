@@ -16,13 +16,14 @@ from hpcdist.autograd import Tensor
 from hpcdist.autograd.op import row
 from hpcdist.autograd.ops.elementwise import check_floating
 from hpcdist.autograd.pool import pooled
+from hpcdist.dtensor.cut import length
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Placement, Shard
 from hpcdist.dtensor.tensor import DTensor, relaid
 
 __all__ = [
     "BLOCK_LARGEST", "BLOCK_LOG_SUM_EXP", "BLOCK_MOMENTS", "LARGEST", "LOG_SUM_EXP", "MOMENTS", "counts", "cutting",
-    "gathered", "reduced_layout",
+    "finite", "gathered", "logarithm", "reduced_layout",
 ]  # fmt: skip
 
 
@@ -74,13 +75,7 @@ def counts(layout: Layout, dims: Sequence[int]) -> Array:
     """Return how many elements each block has, in the shape of :func:`gathered` without its first dimension."""
     total = np.ones([1] * len(layout.shape))
     for dim in dims:
-        cutters = layout.cutters(dim)
-        extents = []
-        for coords in np.ndindex(*(layout.mesh.shape[axis] for axis in cutters)):
-            place = list(layout.coordinate)
-            for axis, coord in zip(cutters, coords, strict=True):
-                place[axis] = coord
-            extents.append(sum(stop - start for start, stop in layout.ranges_at(dim, place)))
+        extents = [length(layout.runs_at(dim, place)) for place in layout.places_along(layout.cutters(dim))]
         total = total * np.reshape(extents, [-1 if d == dim else 1 for d in range(len(layout.shape))])
     return total
 
@@ -149,12 +144,12 @@ def MOMENTS(into: Any, grads: Any, saved: Any, **_: Any) -> None:  # noqa: N802 
 
 
 # ---------------------------------------------------------------- logarithms of sums of exponentials
-def _finite(top: Array) -> Array:
-    """Return ``top``, 0 where it is minus infinity: of no elements."""
+def finite(top: Array) -> Array:
+    """Return ``top``, 0 where it is minus infinity: of no elements, or of impossible ones."""
     return namespace(top).where(top == -np.inf, 0, top).astype(top.dtype, copy=False)
 
 
-def _logarithm(total: Array) -> Array:
+def logarithm(total: Array) -> Array:
     """Return the logarithm of sums, minus infinity where there is nothing to add up."""
     xp, some = namespace(total), total != 0
     return xp.where(some, xp.log(xp.where(some, total, 1)), -np.inf).astype(total.dtype, copy=False)
@@ -166,8 +161,8 @@ def block_log_sum_exp(a: Array, *, dims: tuple[int, ...]) -> tuple[Array, tuple[
     check_floating(a)
     xp = namespace(a)
     top = a.max(axis=dims, keepdims=True, initial=-np.inf)
-    total = xp.exp(pooled(xp.subtract, a, _finite(top))).sum(axis=dims, keepdims=True)
-    value = xp.stack([_logarithm(total), top])
+    total = xp.exp(pooled(xp.subtract, a, finite(top))).sum(axis=dims, keepdims=True)
+    value = xp.stack([logarithm(total), top])
     return value, (a, value)
 
 
@@ -176,8 +171,8 @@ def BLOCK_LOG_SUM_EXP(into: Any, grads: Any, saved: Any, **_: Any) -> None:  # n
     """Gradient of :func:`block_log_sum_exp`."""
     a, (value, top) = saved
     xp = namespace(a)
-    share = pooled(xp.subtract, a, _finite(top))
-    share -= _finite(value)
+    share = pooled(xp.subtract, a, finite(top))
+    share -= finite(value)
     xp.exp(share, out=share)
     share *= grads[0][0]
     into[0].give(share)
@@ -188,9 +183,9 @@ def log_sum_exp_of_blocks(blocks: Array, *, dims: tuple[int, ...]) -> tuple[Arra
     """Return what :func:`block_log_sum_exp` says of all elements, from what it says of blocks along ``dims``."""
     xp = namespace(blocks)
     top = blocks[1].max(axis=dims, keepdims=True)
-    share = xp.exp(blocks[0] + (blocks[1] - _finite(top)))  # in this order: large tops would swallow digits
+    share = xp.exp(blocks[0] + (blocks[1] - finite(top)))  # in this order: large tops would swallow digits
     total = share.sum(axis=dims, keepdims=True)
-    return xp.stack([_logarithm(total), top]), (share / xp.where(total == 0, 1, total).astype(total.dtype),)
+    return xp.stack([logarithm(total), top]), (share / xp.where(total == 0, 1, total).astype(total.dtype),)
 
 
 @log_sum_exp_of_blocks

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from hpcdist.dtensor.layout import Layout, Ranges
+from hpcdist.dtensor.cut import Runs, length, merged
+from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Placement, Shard
 
 __all__ = [
-    "carried", "coordinates", "follow", "in_chunks", "in_units", "joined", "pieces", "rescaled", "times", "together",
+    "carried", "coordinates", "follow", "in_chunks", "in_units", "pieces", "rescaled", "times", "together",
 ]  # fmt: skip
 
 
@@ -31,11 +32,11 @@ def rescaled(x: Layout, dim: int, old: int, shape: Sequence[int], new: int) -> d
     An attention over heads of packed q, k and v turns ``3 * width`` elements of each into ``width``.
     """
 
-    def held(coordinate: tuple[int, ...]) -> Ranges:
-        return times(x.ranges_at(dim, coordinate), new)
+    def held(coordinate: tuple[int, ...]) -> Runs:
+        return times(x.runs_at(dim, coordinate), new)
 
-    def there(layout: Layout, coordinate: tuple[int, ...]) -> Ranges:
-        return times(layout.ranges_at(dim, coordinate), old)
+    def there(layout: Layout, coordinate: tuple[int, ...]) -> Runs:
+        return times(layout.runs_at(dim, coordinate), old)
 
     axes = x.cutters(dim)
     options = [[*in_units(x, a, new, old, dim), *in_chunks(x, a, new, old, dim, shape[dim])] for a in axes]
@@ -68,9 +69,9 @@ def together(parts: Sequence[Layout], dim: int) -> dict[int, Shard] | None:
         sections, units = (tuple(itertools.chain.from_iterable(e[i] for e in each)) for i in (0, 1))
         options.append([Shard(dim, units, sections)])
 
-    def held(coordinate: tuple[int, ...]) -> Ranges:
-        each = [x.ranges_at(dim, coordinate) for x in parts]
-        return joined([(a + start, b + start) for start, ranges in zip(starts, each, strict=False) for a, b in ranges])
+    def held(coordinate: tuple[int, ...]) -> Runs:
+        each = [x.runs_at(dim, coordinate) for x in parts]
+        return merged([(a + start, b + start) for start, runs in zip(starts, each, strict=False) for a, b in runs])
 
     return follow(first, axes, (*first.shape[:dim], starts[-1], *first.shape[dim + 1 :]), options, held, _along(dim))
 
@@ -80,12 +81,12 @@ def follow(
     axes: Sequence[int],
     shape: Sequence[int],
     options: Sequence[Sequence[Shard]],
-    held: Callable[[tuple[int, ...]], Ranges],
-    there: Callable[[Layout, tuple[int, ...]], Ranges],
+    held: Callable[[tuple[int, ...]], Runs],
+    there: Callable[[Layout, tuple[int, ...]], Runs],
 ) -> dict[int, Shard] | None:
     """Return the first of ``options``, one an axis, by which all ranks hold the same of an array of ``shape`` as of x.
 
-    ``held`` and ``there`` tell what the rank at a coordinate does, as :func:`joined` ranges.
+    ``held`` and ``there`` tell what the rank at a coordinate does.
     """
     if not axes:
         return {}
@@ -105,32 +106,19 @@ def coordinates(x: Layout, axes: Sequence[int]) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(n) if axis in axes else (0,) for axis, n in enumerate(x.mesh.shape)))
 
 
-def times(held: Ranges, step: int) -> Ranges:
-    """Return ranges of elements that are ``step`` as large, those that meet as one."""
-    return joined([(start * step, stop * step) for start, stop in held])
+def times(held: Iterable[tuple[int, int]], step: int) -> Runs:
+    """Return runs of elements that are ``step`` as large, those that meet as one."""
+    return merged([(start * step, stop * step) for start, stop in held])
 
 
-def joined(held: Ranges) -> Ranges:
-    """Return ranges, neighbours made one, without empty ones."""
-    parts: Ranges = []
-    for start, stop in held:
-        if start == stop:
-            continue
-        if parts and parts[-1][1] == start:
-            parts[-1] = (parts[-1][0], stop)
-        else:
-            parts.append((start, stop))
-    return parts
+def _along(dim: int) -> Callable[[Layout, tuple[int, ...]], Runs]:
+    return lambda layout, coordinate: layout.runs_at(dim, coordinate)
 
 
-def _along(dim: int) -> Callable[[Layout, tuple[int, ...]], Ranges]:
-    return lambda layout, coordinate: joined(layout.ranges_at(dim, coordinate))
-
-
-def _part(x: Layout, dim: int, start: int, stop: int) -> Callable[[tuple[int, ...]], Ranges]:
-    def held(coordinate: tuple[int, ...]) -> Ranges:
-        clipped = [(max(a, start), min(b, stop)) for a, b in x.ranges_at(dim, coordinate)]
-        return joined([(a - start, b - start) for a, b in clipped if a < b])
+def _part(x: Layout, dim: int, start: int, stop: int) -> Callable[[tuple[int, ...]], Runs]:
+    def held(coordinate: tuple[int, ...]) -> Runs:
+        clipped = [(max(a, start), min(b, stop)) for a, b in x.runs_at(dim, coordinate)]
+        return merged([(a - start, b - start) for a, b in clipped if a < b])
 
     return held
 
@@ -177,8 +165,7 @@ def _first(x: Layout, axis: int, dim: int) -> int:
     """Return how many elements the first ranks of ``axis``, and of those that cut ``dim`` before it, hold of it."""
     cutters = x.cutters(dim)
     later = cutters[cutters.index(axis) + 1 :]
-    held = (x.ranges_at(dim, c) for c in coordinates(x, later))
-    return sum(stop - start for ranges in held for start, stop in ranges)
+    return sum(length(x.runs_at(dim, c)) for c in coordinates(x, later))
 
 
 def _chunked(dim: int, chunk: int, extent: int) -> Iterator[Shard]:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from hpcdist.array import Array, namespace
 from hpcdist.dtensor.placements import Shard
 
-__all__ = ["Cut", "Runs", "cut", "join", "put", "shared", "take"]
+__all__ = ["Cut", "Runs", "cut", "join", "length", "merged", "places", "put", "shared", "take"]
 
 Runs: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -49,9 +49,9 @@ def cut(placement: Shard, n: int, size: int) -> Cut:
     ValueError
         If units or sections do not add up to ``n``.
     """
-    runs = tuple(_merged(placement.ranges(n, size, coord)) for coord in range(size))
-    order = _merged(run for held in runs for run in held)
-    return Cut(runs, tuple(map(_length, runs)), order, ordered=len(order) < 2)
+    runs = tuple(merged(placement.ranges(n, size, coord)) for coord in range(size))
+    order = merged(run for held in runs for run in held)
+    return Cut(runs, tuple(map(length, runs)), order, ordered=len(order) < 2)
 
 
 def take(x: Array, dim: int, runs: Runs) -> Array:
@@ -62,7 +62,7 @@ def take(x: Array, dim: int, runs: Runs) -> Array:
 
 def put(whole: Array, dim: int, runs: Runs, part: Array) -> None:
     """Write ``part``, which is the given runs one after the other, to its places in ``dim`` of ``whole``."""
-    for run, place in zip(runs, _places(runs), strict=True):
+    for run, place in zip(runs, places(runs), strict=True):
         whole[_at(dim, run)] = part[_at(dim, place)]
 
 
@@ -71,7 +71,7 @@ def join(parts: Sequence[Array], dim: int, runs: Sequence[Runs]) -> Array:
     views = {
         run[0]: part[_at(dim, place)]
         for part, held in zip(parts, runs, strict=True)
-        for run, place in zip(held, _places(held), strict=True)
+        for run, place in zip(held, places(held), strict=True)
     }
     in_order = [views[start] for start in sorted(views)] or parts
     whole: Array = namespace(parts[0]).concatenate(in_order, axis=dim)
@@ -80,32 +80,33 @@ def join(parts: Sequence[Array], dim: int, runs: Sequence[Runs]) -> Array:
 
 def shared(held: Runs, wanted: Runs) -> tuple[Runs, Runs]:
     """Return the runs of the whole that lie in both, and where they lie in an array of those ``held``."""
-    both, places = [], []
-    for (start, stop), (place, _) in zip(held, _places(held), strict=True):
+    both, there = [], []
+    for (start, stop), (place, _) in zip(held, places(held), strict=True):
         for first, last in wanted:
             low, high = max(start, first), min(stop, last)
             if low < high:
                 both.append((low, high))
-                places.append((place + low - start, place + high - start))
-    return tuple(both), tuple(places)
+                there.append((place + low - start, place + high - start))
+    return tuple(both), tuple(there)
 
 
-def _merged(runs: Iterable[tuple[int, int]]) -> Runs:
+def merged(runs: Iterable[tuple[int, int]]) -> Runs:
     """Leave empty runs out, and make one of two that touch."""
-    merged: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
     for start, stop in runs:
-        if merged and merged[-1][1] == start:
-            merged[-1] = (merged[-1][0], stop)
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], stop)
         elif start < stop:
-            merged.append((start, stop))
-    return tuple(merged)
+            found.append((start, stop))
+    return tuple(found)
 
 
-def _length(runs: Runs) -> int:
+def length(runs: Runs) -> int:
+    """Return how many elements runs have."""
     return sum(stop - start for start, stop in runs)
 
 
-def _places(runs: Runs) -> Runs:
+def places(runs: Runs) -> Runs:
     """Say where in an array of these runs each one lies."""
     lengths = [stop - start for start, stop in runs]
     return tuple((end - length, end) for end, length in zip(accumulate(lengths), lengths, strict=True))

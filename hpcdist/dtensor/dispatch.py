@@ -17,6 +17,7 @@ from hpcdist.dtensor.adopted import adopted
 from hpcdist.dtensor.choice import Choice, Placed, best, distance, ways
 from hpcdist.dtensor.distribute import from_local
 from hpcdist.dtensor.layout import Layout
+from hpcdist.dtensor.memo import LIMIT
 from hpcdist.dtensor.path import along
 from hpcdist.dtensor.placements import Placement, Shard
 from hpcdist.dtensor.signature import Row, parse, unnamed
@@ -131,9 +132,6 @@ def _adopted(op: Op, x: Any, mesh: DeviceMesh) -> DTensor:
 # ---------------------------------------------------------------- plans
 Plan: TypeAlias = Callable[[list[DTensor], dict[str, Any]], Any]
 
-_LIMIT = 4096
-"""Plans that are kept a mesh; programs whose shapes never repeat would fill the memory."""
-
 
 def _plan(op: Op, tensors: list[DTensor], attrs: dict[str, Any]) -> Plan:
     plans: dict[Any, Plan] = tensors[0].layout.mesh.memo.setdefault("plans", {})
@@ -146,7 +144,7 @@ def _plan(op: Op, tensors: list[DTensor], attrs: dict[str, Any]) -> Plan:
             return _find(op, [x.layout for x in tensors], attrs)
         known = plans.get(key)
     if known is None:
-        if len(plans) >= _LIMIT:
+        if len(plans) >= LIMIT:
             plans.clear()
         known = plans[key] = _find(op, [x.layout for x in tensors], attrs)
     return known

@@ -12,14 +12,14 @@ from hpcdist.array import Array, is_array, namespace, to_host
 from hpcdist.autograd import Tensor, no_grad, tensor
 from hpcdist.comm.agreement import on_every_rank
 from hpcdist.comm.mesh import DeviceMesh, current_mesh
-from hpcdist.dtensor.cut import cut, take
-from hpcdist.dtensor.layout import Layout, Ranges
+from hpcdist.dtensor.cut import cut, length, take
+from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
 from hpcdist.dtensor.target import with_gradients
 from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.errors import explain
 
-__all__ = ["as_leaf", "chosen", "distribute_tensor", "from_local", "placed_as", "settled"]
+__all__ = ["as_leaf", "chosen", "distribute_tensor", "from_local", "placed_as"]
 
 Place: TypeAlias = tuple[int, ...]
 
@@ -134,15 +134,11 @@ def _whole_shape(mesh: DeviceMesh, placements: Sequence[Placement], held: dict[P
 
 def _check_shapes(layout: Layout, held: dict[Place, _Held]) -> None:
     for place, told in held.items():
-        expected = tuple(_extent(layout.ranges_at(dim, place)) for dim in range(len(layout.shape)))
+        expected = tuple(length(layout.runs_at(dim, place)) for dim in range(len(layout.shape)))
         if told.shape != expected:
             what = f"from_local: what the rank at {place} holds of {layout}"
             do = "cut by the ceil rule, ceil(n / ranks) as long as there are any; distribute_tensor does"
             raise ValueError(explain(what, got=told.shape, expected=expected, do=do))
-
-
-def _extent(held: Ranges) -> int:
-    return sum(stop - start for start, stop in held)
 
 
 def _check_copies(layout: Layout, held: dict[Place, _Held]) -> None:
@@ -204,11 +200,11 @@ def distribute_tensor(
 
     if src_data_rank is None:
         target = checked()
-        held = settled(target).part_of(_as_tensor(tensor).data)
+        held = target.settled.part_of(_as_tensor(tensor).data)
     else:
         target = _agreed_target(checked, mesh, tensor, src_data_rank)
         root = tuple(map(int, np.unravel_index(src_data_rank, mesh.shape)))
-        held = _sent(_as_tensor(tensor).data, settled(target), root)
+        held = _sent(_as_tensor(tensor).data, target.settled, root)
     return as_leaf(held, target, _as_tensor(tensor).requires_grad)
 
 
@@ -232,13 +228,8 @@ def placed_as(
 def as_leaf(held: Array, target: Layout, requires_grad: bool) -> DTensor:
     """Return a leaf of what this rank holds while nothing is Partial; of what is, coordinate 0 keeps the values."""
     with no_grad():
-        moved = relaid(DTensor(Tensor(held), settled(target)), target)
+        moved = relaid(DTensor(Tensor(held), target.settled), target)
     return DTensor(Tensor(moved.data, requires_grad), target)
-
-
-def settled(layout: Layout) -> Layout:
-    """Return the layout with Invariant in place of Partial."""
-    return layout.placed([Invariant() if isinstance(p, Partial) else p for p in layout.placements])
 
 
 def _unchanged(x: DTensor, mesh: DeviceMesh, placements: Sequence[Placement], order: Sequence[int] | None) -> DTensor:

@@ -46,13 +46,7 @@ def _group(layout: Layout, axes: tuple[int, ...]) -> tuple[Communicator, list[tu
     mesh = layout.mesh
     names = tuple(mesh.axis_names[axis] for axis in axes)
     group = mesh.get_mesh_group() if len(axes) == mesh.ndim else mesh[names].get_mesh_group()
-    places = []
-    for part in np.ndindex(*(mesh.shape[axis] for axis in axes)):
-        place = list(layout.coordinate)
-        for axis, coord in zip(axes, part, strict=True):
-            place[axis] = coord
-        places.append(tuple(place))
-    return group, places
+    return group, layout.places_along(axes)
 
 
 def _where(held: Array, wanted: Array) -> Array:

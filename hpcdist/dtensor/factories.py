@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hpcdist.array import Array
 from hpcdist.autograd import random
 from hpcdist.comm.mesh import DeviceMesh
-from hpcdist.dtensor.distribute import as_leaf, chosen, placed_as, settled
+from hpcdist.dtensor.distribute import as_leaf, chosen, placed_as
 from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Placement
 from hpcdist.dtensor.tensor import DTensor
@@ -156,7 +156,7 @@ def _made(
     target = placed_as(mesh, placements, _shape(what, size), options.get("order"))
     given = options.get("dtype")
     dtype = default if given is None else given
-    held = values(settled(target), None if dtype is None else np.dtype(dtype))
+    held = values(target.settled, None if dtype is None else np.dtype(dtype))
     return as_leaf(held, target, options.get("requires_grad", False))
 
 

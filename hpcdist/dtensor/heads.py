@@ -44,7 +44,7 @@ def _by_heads(op: Op, x: Layout, attrs: dict[str, Any], before: int, after: int,
     if dim < 0 or not x.cutters(dim) or num < 1 or x.shape[dim] % (num * before):
         return None
     unit, shape = x.shape[dim] // num, (*x.shape[:dim], x.shape[dim] // before * after)
-    bounds = (bound for c in coordinates(x, x.cutters(dim)) for part in x.ranges_at(dim, c) for bound in part)
+    bounds = (bound for c in coordinates(x, x.cutters(dim)) for run in x.runs_at(dim, c) for bound in run)
     cuts = rescaled(x, dim, before, shape, after)
     if cuts is None or any(bound % unit for bound in bounds):
         do = f"cut it by Shard({dim}, unit={unit}), as ColwiseParallel(heads={num}) does"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,14 +15,11 @@ import numpy as np
 from hpcdist.array import Array, namespace
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.mesh import DeviceMesh
-from hpcdist.dtensor.cut import cut
+from hpcdist.dtensor.cut import Runs, cut, length, merged, places
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
 from hpcdist.errors import explain
 
-__all__ = ["Layout", "Ranges"]
-
-Ranges = list[tuple[int, int]]
-"""Global indices along a dimension, as (start, stop), in the order in which they lie in memory."""
+__all__ = ["Layout"]
 
 
 class Layout:
@@ -48,7 +45,7 @@ class Layout:
         self.mesh, self.placements, self.shape, self.order = mesh, placements, shape, order
         self.groups: tuple[Communicator, ...] = mesh.get_all_groups()
         self.coordinate: tuple[int, ...] = mesh.get_coordinate() or ()
-        self.local_shape = tuple(map(_extent, self.ranges))
+        self.local_shape = tuple(map(length, self.runs))
 
     @classmethod
     def of(
@@ -104,34 +101,46 @@ class Layout:
         """Whether every rank holds the whole array."""
         return all(isinstance(p, (Replicate, Invariant)) for p in self.placements)
 
+    @property
+    def settled(self) -> Layout:
+        """The layout with Invariant in place of Partial: combinations over ranks are finished."""
+        return self.placed([Invariant() if isinstance(p, Partial) else p for p in self.placements])
+
     # ---- what ranks hold
     @functools.cached_property
-    def ranges(self) -> list[Ranges]:
+    def runs(self) -> list[Runs]:
         """Global indices that this rank holds along every dimension."""
-        return [self.ranges_at(dim, self.coordinate) for dim in range(len(self.shape))]
+        return [self.runs_at(dim, self.coordinate) for dim in range(len(self.shape))]
 
-    def ranges_at(self, dim: int, coordinate: Sequence[int]) -> Ranges:
+    def runs_at(self, dim: int, coordinate: Sequence[int]) -> Runs:
         """Return the global indices that the rank at ``coordinate`` holds along ``dim``."""
-        held = [(0, self.shape[dim])]
+        held = merged([(0, self.shape[dim])])
         for axis in self.cutters(dim):
             shard = self.placements[axis]
             assert isinstance(shard, Shard)
-            parts = shard.ranges(_extent(held), self.mesh.shape[axis], coordinate[axis])
-            held = [piece for start, stop in parts for piece in _within(held, start, stop)] or [(0, 0)]
+            part = cut(shard, length(held), self.mesh.shape[axis]).runs[coordinate[axis]]
+            held = merged(run for start, stop in part for run in _within(held, start, stop))
         return held
 
+    def places_along(self, axes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return the coordinates of the ranks that differ from this one along ``axes`` only, the last axis fastest."""
+        places = []
+        for part in np.ndindex(*(self.mesh.shape[axis] for axis in axes)):
+            place = dict(enumerate(self.coordinate)) | dict(zip(axes, part, strict=True))
+            places.append(tuple(place.values()))
+        return places
+
     def indices_at(self, dim: int, coordinate: Sequence[int]) -> Array:
-        """Return :meth:`ranges_at` as an array of integers."""
-        return np.concatenate([np.arange(*part) for part in self.ranges_at(dim, coordinate)])
+        """Return :meth:`runs_at` as an array of integers."""
+        return np.concatenate([np.arange(0), *(np.arange(*run) for run in self.runs_at(dim, coordinate))])
 
     @property
     def boxes(self) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
         """Where what this rank holds lies: (place in the whole array, place in what it holds) of every box of it."""
-        along = []
-        for held in self.ranges:
-            ends = itertools.accumulate((stop - start for start, stop in held), initial=0)
-            places = itertools.pairwise(ends)
-            along.append([(slice(*there), slice(*here)) for there, here in zip(held, places, strict=True)])
+        along = [
+            [(slice(*there), slice(*here)) for there, here in zip(held, places(held), strict=True)]
+            for held in self.runs
+        ]
         return [(tuple(t for t, _ in box), tuple(h for _, h in box)) for box in itertools.product(*along)]
 
     def part_of(self, whole: Array) -> Array:
@@ -162,23 +171,12 @@ class Layout:
         return f"{self.shape} {axes}" + "".join(f"; {o} cut dim {d}" for d, o in zip(nested, orders, strict=True))
 
 
-def _extent(held: Ranges) -> int:
-    return sum(stop - start for start, stop in held)
-
-
-def _within(held: Ranges, start: int, stop: int) -> Ranges:
-    """Return elements ``start`` to ``stop`` of the concatenated ranges."""
-    parts, begin = [], 0
-    for first, last in held:
-        n = last - first
-        low, high = max(start - begin, 0), min(stop - begin, n)
+def _within(held: Runs, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield elements ``start`` to ``stop`` of what is held."""
+    for (first, _), (before, after) in zip(held, places(held), strict=True):
+        low, high = max(start, before), min(stop, after)
         if low < high:
-            parts.append((first + low, first + high))
-        begin += n
-    if not parts:  # an empty chunk keeps its place
-        place = held[-1][1] if start >= begin else held[0][0] + start
-        parts.append((place, place))
-    return parts
+            yield first + low - before, first + high - before
 
 
 def _checked(

@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hpcdist.array import Array, namespace
+from hpcdist.autograd import empty
 from hpcdist.comm.communicator import Communicator
 from hpcdist.comm.reduce_op import ReduceOp
 from hpcdist.comm.work import Done, Then, Work
@@ -120,6 +121,10 @@ class _Move(NamedTuple):
         changed = dict(extents)
         return tuple(changed.get(dim, extent) for dim, extent in enumerate(self.shape))
 
+    def empty(self, shape: tuple[int, ...]) -> Array:
+        """Return memory for what arrives, of the pool: a steady step touches no fresh page."""
+        return empty(shape, self.x.dtype, self.x)
+
 
 def _post(m: _Move) -> Work[Array]:
     """Lead placements that are scaled by the number of ranks back to those that are not, and look those up."""
@@ -151,7 +156,7 @@ def _same(m: _Move) -> Work[Array]:
 
 def _gather(m: _Move) -> Work[Array]:
     dim, held = m.cut(m.src)
-    work = m.comm.iall_gather(m.x, dim, sizes=held.sizes)
+    work = m.comm.iall_gather(m.x, dim, sizes=held.sizes, out=m.empty(m.shape))
     return work if held.ordered else Then(work, lambda gathered: join([gathered], dim, [held.order]))
 
 
@@ -161,7 +166,8 @@ def _exchange(m: _Move) -> Work[Array]:
         return _recut(m, old, held, wanted)
     parts = [take(m.x, new, runs) for runs in wanted.runs]
     shapes = [m.extents((old, extent), (new, wanted.sizes[m.comm.rank])) for extent in held.sizes]
-    return Then(m.comm.iall_to_all(parts, shapes), lambda received: join(received, old, held.runs))
+    work = m.comm.iall_to_all(parts, shapes, out=list(map(m.empty, shapes)))
+    return Then(work, lambda received: join(received, old, held.runs))
 
 
 def _recut(m: _Move, dim: int, held: Cut, wanted: Cut) -> Work[Array]:
@@ -172,7 +178,8 @@ def _recut(m: _Move, dim: int, held: Cut, wanted: Cut) -> Work[Array]:
     parts = [take(m.x, dim, shared(mine, runs)[1]) for runs in wanted.runs]
     coming = [shared(runs, soon_mine)[0] for runs in held.runs]
     shapes = [m.extents((dim, sum(stop - start for start, stop in runs))) for runs in coming]
-    return Then(m.comm.iall_to_all(parts, shapes), lambda received: join(received, dim, coming))
+    work = m.comm.iall_to_all(parts, shapes, out=list(map(m.empty, shapes)))
+    return Then(work, lambda received: join(received, dim, coming))
 
 
 def _pad(m: _Move) -> Work[Array]:
@@ -183,13 +190,14 @@ def _pad(m: _Move) -> Work[Array]:
 
 
 def _finish(m: _Move) -> Work[Array]:
-    return m.comm.iall_reduce(m.x, _op(m.src))
+    return m.comm.iall_reduce(m.x, _op(m.src), out=m.empty(m.x.shape))
 
 
 def _finish_slice(m: _Move) -> Work[Array]:
     dim, wanted = m.cut(m.dst)
     x = m.x if wanted.ordered else take(m.x, dim, wanted.order)
-    return m.comm.ireduce_scatter(x, dim, _op(m.src), sizes=wanted.sizes)
+    out = m.empty(m.extents((dim, wanted.sizes[m.comm.rank])))
+    return m.comm.ireduce_scatter(x, dim, _op(m.src), sizes=wanted.sizes, out=out)
 
 
 def _slice(m: _Move) -> Work[Array]:

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.parts import Parts, Ranks, named, parts
+from hpcdist.dtensor.picture_parts import Parts, Ranks, named, parts
 from hpcdist.dtensor.placements import Partial
 from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain

@@ -46,7 +46,7 @@ from hpcdist.dtensor.block import (
 from hpcdist.dtensor.dispatch import computed
 from hpcdist.dtensor.extreme import EXTREME
 from hpcdist.dtensor.layout import Layout
-from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
+from hpcdist.dtensor.placements import Invariant, Placement, Replicate, Shard
 from hpcdist.dtensor.tensor import DTensor, relaid
 from hpcdist.kernels.precision import wide
 
@@ -56,7 +56,7 @@ __all__ = ["SCALED_SUM", "finished", "lent", "moments", "widened"]
 # ---------------------------------------------------------------- what reductions start from and end with
 def finished(x: DTensor) -> DTensor:
     """Return ``x`` without combinations that are pending. Collective over axes on which it is Partial."""
-    return relaid(x, x.layout.placed([Invariant() if isinstance(p, Partial) else p for p in x.placements]))
+    return relaid(x, x.layout.settled)
 
 
 def widened(x: DTensor) -> DTensor:

@@ -16,9 +16,10 @@ from hpcdist.autograd.ops.elementwise import LETTERS
 from hpcdist.autograd.ops.reduce import reduced
 from hpcdist.dtensor.carry import carried, follow, in_chunks, in_units, pieces, times, together
 from hpcdist.dtensor.choice import Choice, Placed, best
+from hpcdist.dtensor.cut import Runs
 from hpcdist.dtensor.dispatch import LayoutError, rule
 from hpcdist.dtensor.index import Index
-from hpcdist.dtensor.layout import Layout, Ranges
+from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Shard
 from hpcdist.dtensor.signature import Row, Terms
 from hpcdist.errors import explain
@@ -139,10 +140,10 @@ class _Group(NamedTuple):
         """How often the dimension is there, one after the other."""
         return math.prod(self.shape[self.dims.start : self.dim])
 
-    def held(self, x: Layout, coordinate: tuple[int, ...]) -> Ranges:
+    def held(self, x: Layout, coordinate: tuple[int, ...]) -> Runs:
         """Return which elements of the group a rank holds."""
-        ranges, n = x.ranges_at(self.dim, coordinate), self.shape[self.dim]
-        return times([(i * n + a, i * n + b) for i in range(self.blocks) for a, b in ranges], self.step)
+        held, n = x.runs_at(self.dim, coordinate), self.shape[self.dim]
+        return times([(i * n + a, i * n + b) for i in range(self.blocks) for a, b in held], self.step)
 
 
 @rule("broadcast_to")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hpcdist.comm.communicator import Communicator
-from hpcdist.dtensor.kept import kept
 from hpcdist.dtensor.layout import Layout
+from hpcdist.dtensor.memo import kept
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard
 from hpcdist.errors import explain
 

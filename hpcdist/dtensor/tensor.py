@@ -14,8 +14,8 @@ from hpcdist.autograd import Tensor, backward, no_grad
 from hpcdist.comm.mesh import DeviceMesh
 from hpcdist.comm.work import Then
 from hpcdist.dtensor.held import Held
-from hpcdist.dtensor.kept import kept
 from hpcdist.dtensor.layout import Layout
+from hpcdist.dtensor.memo import kept
 from hpcdist.dtensor.path import along, posted
 from hpcdist.dtensor.placements import Invariant, Partial, Placement, Replicate, Shard, dual
 from hpcdist.dtensor.steps import steps

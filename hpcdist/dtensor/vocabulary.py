@@ -7,7 +7,7 @@ sum of exponentials, and the logits as the target weighs them. Gradients are loc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,9 +43,9 @@ def _laid(name: str, inputs: Sequence[DTensor], wanted: Sequence[Sequence[Placem
     return [relaid(x, layout) for x, layout in zip(inputs, layouts, strict=True)]
 
 
-def _settled(x: DTensor) -> tuple[Placement, ...]:
-    """Return the placements of ``x`` with combinations over ranks finished."""
-    return tuple(Invariant() if isinstance(p, Partial) else p for p in x.placements)
+def _settled(*inputs: DTensor) -> Iterator[tuple[Placement, ...]]:
+    """Yield the placements of inputs on each axis, with combinations over ranks finished."""
+    return zip(*[x.layout.settled.placements for x in inputs], strict=True)
 
 
 def _order(*layouts: Layout) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def _order(*layouts: Layout) -> tuple[int, ...]:
 @computed("embedding")
 def _embedding(tokens: DTensor, table: DTensor) -> Any:
     """Look up tokens in a table whose rows are cut: Partial over the axes that cut them, without a message."""
-    rows = [_lookup(p, q, tokens.ndim) for p, q in zip(_settled(tokens), _settled(table), strict=True)]
+    rows = [_lookup(p, q, tokens.ndim) for p, q in _settled(tokens, table)]
     of_tokens, of_table, of_result = zip(*rows, strict=True)
     here, part = _laid("embedding", (tokens, table), (of_tokens, of_table))
     held = part.layout.indices_at(0, part.layout.coordinate)
@@ -98,7 +98,7 @@ def _of_logits(
     last = logits.ndim - 1
     if targets.shape != logits.shape[:-1]:
         raise ValueError(f"{name}: targets {targets.shape} for rows of logits {logits.shape[:-1]}: expected the same")
-    pairs = [_aligned(p, q, last) for p, q in zip(_settled(logits), _settled(targets), strict=True)]
+    pairs = [_aligned(p, q, last) for p, q in _settled(logits, targets)]
     wanted = [*zip(*pairs, strict=True), *([Replicate()] * len(pairs) for _ in weight)]
     rows, goals, *whole = _laid(name, (logits, targets, *weight), wanted)
     arrays = [rows.local, goals.local, *[w.local for w in whole]]
@@ -212,8 +212,7 @@ def _linear_cross_entropy(
     _check_reduction("linear_cross_entropy", reduction)
     if targets.shape != x.shape[:-1]:
         raise ValueError(f"linear_cross_entropy: targets {targets.shape} for rows {x.shape[:-1]}: expected the same")
-    triples = zip(_settled(x), _settled(w), _settled(targets), strict=True)
-    wanted = zip(*[_of_layer(*three, x.ndim - 1) for three in triples], strict=True)
+    wanted = zip(*[_of_layer(p, q, t, x.ndim - 1) for p, q, t in _settled(x, w, targets)], strict=True)
     features, weight, goals = _laid("linear_cross_entropy", (x, w, targets), list(wanted))
     attrs = {"ignore_index": ignore_index, "reduction": reduction, "chunk_rows": chunk_rows}
     divisor = _divisor("linear_cross_entropy", goals, len(w), (), attrs)

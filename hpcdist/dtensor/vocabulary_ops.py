@@ -13,6 +13,7 @@ from hpcdist.autograd.ops.loss import checked_targets
 from hpcdist.autograd.ops.norm import contiguous
 from hpcdist.autograd.pool import empty, pooled
 from hpcdist.comm.communicator import Communicator
+from hpcdist.dtensor.block import finite, logarithm
 from hpcdist.kernels.embedding import embedding_grad
 from hpcdist.kernels.gemm import gemm
 from hpcdist.kernels.precision import wide
@@ -94,8 +95,8 @@ class Classes(NamedTuple):
         xp = namespace(part)
         for comm in self.comms:
             told = comm.all_gather(xp.stack([part, chosen])[None])
-            top = _finite(told[:, 0].max(axis=0))
-            part = _logarithm(xp.exp(told[:, 0] - top).sum(axis=0)) + top
+            top = finite(told[:, 0].max(axis=0))
+            part = logarithm(xp.exp(told[:, 0] - top).sum(axis=0)) + top
             chosen = told[:, 1].sum(axis=0)
         return part, chosen
 
@@ -138,18 +139,6 @@ def _mass(t: Array, weight: Array | None, ignore_index: int, label_smoothing: fl
     return _Mass(xp.where(counted, own, 0), places, mine, spread, xp.where(counted, own + every, 0))
 
 
-def _finite(top: Array) -> Array:
-    """Return ``top``, 0 where it is minus infinity: of no classes, or of impossible ones."""
-    return namespace(top).where(top == -np.inf, 0, top).astype(top.dtype, copy=False)
-
-
-def _logarithm(total: Array) -> Array:
-    """Return the logarithm of sums, minus infinity where nothing was added up."""
-    xp, some = namespace(total), total != 0
-    value: Array = xp.where(some, xp.log(xp.where(some, total, 1)), -np.inf)
-    return value
-
-
 def _exponentials(logits: Array, top: Array) -> Array:
     """Return ``exp(logits - top)``, of which there are as many as logits."""
     xp, x = namespace(logits), wide(logits)
@@ -159,12 +148,12 @@ def _exponentials(logits: Array, top: Array) -> Array:
 
 def _tops(logits: Array) -> Array:
     """Return the largest of each row of logits, float32 of half precision."""
-    return _finite(wide(logits.max(axis=1, initial=-np.inf)))
+    return finite(wide(logits.max(axis=1, initial=-np.inf)))
 
 
 def _sums(e: Array, top: Array) -> Array:
     """Return the logarithm of the sum of ``exp(logits)`` of each row: float64 (rows,)."""
-    return _logarithm(e.sum(axis=1, dtype=np.float64)) + top
+    return logarithm(e.sum(axis=1, dtype=np.float64)) + top
 
 
 def _chosen(logits: Array, mass: _Mass) -> Array:

@@ -9,6 +9,7 @@ from hpcdist.parallel.features import ColwiseParallel, RowwiseParallel
 from hpcdist.parallel.fsdp import FullyShardedDataParallel
 from hpcdist.parallel.fsdp_module import FSDPModule, register_fsdp_forward_method
 from hpcdist.parallel.fsdp_options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
+from hpcdist.parallel.full_state import full_state_dict, load_full_state_dict
 from hpcdist.parallel.fully_shard import fully_shard
 from hpcdist.parallel.fully_shard_arguments import DataParallelMeshDims
 from hpcdist.parallel.gpt import gpt_plan
@@ -40,7 +41,6 @@ from hpcdist.parallel.state_types import (
 from hpcdist.parallel.style import ParallelStyle, SequenceParallel
 from hpcdist.parallel.sync_batchnorm import SyncBatchNorm, convert_sync_batchnorm
 from hpcdist.parallel.tensor_parallel import parallelize_module
-from hpcdist.parallel.whole import full_state_dict, load_full_state_dict
 from hpcdist.parallel.wrap import (
     CustomPolicy,
     ModuleWrapPolicy,

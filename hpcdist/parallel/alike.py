@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from hpcdist.autograd import Tensor
 from hpcdist.comm import Communicator
 from hpcdist.errors import explain
 
-__all__ = ["check_same", "described", "send_first", "send_first_together"]
+__all__ = ["check_same", "check_told", "described", "send_first", "send_first_together"]
 
 
 def described(name: str, tensor: Any) -> tuple[Any, ...]:
@@ -21,27 +21,31 @@ def described(name: str, tensor: Any) -> tuple[Any, ...]:
     return name, tensor.shape, str(tensor.dtype), tensor.requires_grad
 
 
-def check_same(comm: Communicator, what: str, mine: list[Any], *, who: str = "replicate") -> None:
+def check_same(comm: Communicator, what: str, mine: Sequence[Any]) -> None:
     """Make sure that all ranks have the same, before the first message that would not fit. Collective over ``comm``.
+
+    Raises
+    ------
+    ValueError
+        See :func:`check_told`.
+    """
+    check_told(what, comm.all_gather_object(mine))
+
+
+def check_told(what: str, everyone: Sequence[Sequence[Any]]) -> None:
+    """Make sure that every rank has told the same as rank 0.
 
     Raises
     ------
     ValueError
         The same on every rank, also on those that agree with rank 0: names the first thing that differs.
     """
-    everyone = comm.all_gather_object(mine)
     for rank, theirs in enumerate(everyone):
         pairs = itertools.zip_longest(theirs, everyone[0], fillvalue="nothing more")
-        different = [pair for pair in pairs if pair[0] != pair[1]]
-        if different:
-            raise ValueError(
-                explain(
-                    f"{who}: {what} of rank {rank} and rank 0 differ",
-                    got=different[0][0],
-                    expected=different[0][1],
-                    do=f"build the same model, and call {who} alike, on every rank",
-                )
-            )
+        got, expected = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
+        if got != expected:
+            do = "build the same model, and say the same of it, on every rank"
+            raise ValueError(explain(f"{what} of rank {rank} and rank 0 differ", got=got, expected=expected, do=do))
 
 
 def send_first(comm: Communicator, tensors: Iterable[Tensor]) -> None:

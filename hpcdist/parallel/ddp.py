@@ -164,4 +164,6 @@ def _refuse(**given: Any) -> None:
     for name, value in given.items():
         if value:
             do = "leave it out: each rank has one device, and its own part of the data"
+            if name == "mixed_precision":
+                do = "use fully_shard(module, mp_policy=...), which has it"
             raise ValueError(explain(f"DistributedDataParallel: {name}", got=value, do=do))

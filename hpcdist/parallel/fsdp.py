@@ -11,7 +11,7 @@ from hpcdist.dtensor import DTensor
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.nn.deferral import Deferred
-from hpcdist.parallel.alike import described, send_first
+from hpcdist.parallel.alike import check_same, described, send_first
 from hpcdist.parallel.clip import clip_grad_norm_
 from hpcdist.parallel.fsdp_arguments import (
     check_given,
@@ -24,7 +24,6 @@ from hpcdist.parallel.fsdp_arguments import (
 from hpcdist.parallel.fsdp_module import FSDPModule
 from hpcdist.parallel.fsdp_options import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy, UnitOptions
 from hpcdist.parallel.fully_shard import fully_shard
-from hpcdist.parallel.fully_shard_arguments import check_same
 from hpcdist.parallel.running import entered
 from hpcdist.parallel.state_dicts import StateDicts
 from hpcdist.parallel.summon import summon_full_params
@@ -114,7 +113,11 @@ class FullyShardedDataParallel(StateDicts):
             ignored = ignored_modules_of(module, ignored_modules, states)
             left_out = ignored_parameters(module, ignored, states)
             parts = parts_of(module, auto_wrap_policy, options, ignored)
-        check_same(comm, [repr(options), sync_module_states, *(repr(chosen) for _, chosen in parts)])
+        check_same(
+            comm,
+            "FullyShardedDataParallel: options or units",
+            [repr(options), sync_module_states, *(repr(chosen) for _, chosen in parts)],
+        )
         mesh = mesh_of(strategy, process_group, device_mesh, comm)
         if sync_module_states:
             _send_first(comm, module, ignored, left_out)
@@ -230,7 +233,7 @@ def _send_first(comm: Communicator, module: Module, ignored: list[Module], left_
     without = {id(p) for p in left_out} | {id(b) for m in ignored for b in m.buffers.values()}
     named = [*module.named_parameters(), *module.named_buffers()]
     sent = [(n, t) for n, t in named if id(t) not in without and not isinstance(t, (DTensor, Deferred))]
-    check_same(comm, [described(name, t) for name, t in sent])
+    check_same(comm, "FullyShardedDataParallel: parameters or buffers", [described(name, t) for name, t in sent])
     send_first(comm, [t for _, t in sent])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from hpcdist.array import Array
 from hpcdist.comm import Work
@@ -51,7 +51,10 @@ class FSDPModule:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Only add gradients up in a block: the next backward outside reduces the sum."""
+        """Only add gradients up in a block: the next backward outside reduces the sum.
+
+        Until then they are not in ``grad``: ``zero_grad`` of the module forgets them, that of an optimizer does not.
+        """
         before = [(unit, unit.settings.syncs) for unit in self._units(recurse=True)]
         self.set_requires_gradient_sync(False)
         try:
@@ -144,6 +147,12 @@ class FSDPModule:
     def set_modules_to_backward_prefetch(self, modules: Sequence[Module]) -> None:
         """Choose the modules whose parameters are gathered while this one's backward runs."""
         self.sharded_unit.settings.ahead_in_backward = _sharded("set_modules_to_backward_prefetch", modules)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of all parameters, also those that wait to be reduced."""
+        for unit in self._units(recurse=True):
+            unit.reduction.discard()
+        Module.zero_grad(cast(Module, self))
 
     def reset_iter_state(self) -> None:
         """Forget what a forward or backward that failed has left behind, its gradients too.

@@ -11,8 +11,8 @@ from hpcdist.dtensor import DTensor, Layout
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.optim.optimizer import Optimizer
+from hpcdist.parallel.full_state import layouts_of, whole
 from hpcdist.parallel.state_types import FullOptimStateDictConfig, FullStateDictConfig, StateDictSettings
-from hpcdist.parallel.whole import layouts_of, whole
 
 __all__ = ["local_state", "model_state", "optimizer_state", "optimizer_state_to_load"]
 

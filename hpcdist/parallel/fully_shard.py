@@ -11,14 +11,15 @@ from hpcdist.autograd import Tensor
 from hpcdist.comm import Communicator, DeviceMesh
 from hpcdist.dtensor import Shard
 from hpcdist.nn import Module
+from hpcdist.parallel.alike import check_same
 from hpcdist.parallel.bundle import Bundle
 from hpcdist.parallel.fsdp_module import fsdp_class
 from hpcdist.parallel.fully_shard_arguments import (
     DataParallelMeshDims,
     check_modules,
     check_parameter,
+    check_policies,
     check_resharding,
-    check_same,
     chosen_mesh,
     parts,
     warn,
@@ -114,6 +115,7 @@ def _shard(
     comm, policy = mesh.get_mesh_group(), mp_policy or MixedPrecisionPolicy()
     with comm.agreed():
         check_modules(modules)
+        check_policies(mp_policy, offload_policy)
         reshards = check_resharding(reshard_after_forward, mesh.shape[-1])
         left_out = {id(p) for p in ignored_params}
         slots = [slot for m in modules for slot in _left(m, left_out)]
@@ -122,7 +124,7 @@ def _shard(
         for _, _, p in slots:
             check_parameter(p)
             resting_layout(p, mesh, chooses)  # before anything is changed
-    check_same(comm, [(reshards, policy, offload_policy), *described])
+    check_same(comm, "fully_shard: options or parameters", [(reshards, policy, offload_policy), *described])
     if comm.rank == 0:
         warn(modules)
     offloads = isinstance(offload_policy, CPUOffloadPolicy)

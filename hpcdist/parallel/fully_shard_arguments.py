@@ -11,13 +11,15 @@ from hpcdist.comm import Communicator, DeviceMesh, init_device_mesh
 from hpcdist.errors import explain
 from hpcdist.nn import Module, ModuleList
 from hpcdist.parallel.fsdp_module import FSDPModule
+from hpcdist.parallel.mixed_precision import MixedPrecisionPolicy
+from hpcdist.parallel.offload import OffloadPolicy
 
 __all__ = [
     "DataParallelMeshDims",
     "check_modules",
     "check_parameter",
+    "check_policies",
     "check_resharding",
-    "check_same",
     "chosen_mesh",
     "parts",
     "warn",
@@ -92,6 +94,10 @@ def check_modules(modules: Sequence[Module]) -> None:
     if not modules:
         raise ValueError(explain("fully_shard: modules", got="none", expected="one or more"))
     for m in modules:
+        if not isinstance(m, Module):
+            raise TypeError(
+                explain("fully_shard: module", got=type(m).__name__, expected="a Module, or a list of them")
+            )
         if isinstance(m, FSDPModule):
             do = "call it once, parts before the whole"
             raise ValueError(explain(f"fully_shard: this {type(m).__name__} is sharded already", do=do))
@@ -107,6 +113,16 @@ def check_parameter(p: Any) -> None:
         raise ValueError(explain("fully_shard: a parameter that replicate has already", got=tuple(p.shape), do=do))
 
 
+def check_policies(mp_policy: object, offload_policy: object) -> None:
+    """Refuse what is no policy, such as a dtype."""
+    for name, given, kind in (
+        ("mp_policy", mp_policy, MixedPrecisionPolicy),
+        ("offload_policy", offload_policy, OffloadPolicy),
+    ):
+        if given is not None and not isinstance(given, kind):
+            raise TypeError(explain(f"fully_shard: {name}", got=given, expected=f"a {kind.__name__}"))
+
+
 def check_resharding(value: bool | int | None, size: int) -> bool | int | None:
     """Return ``reshard_after_forward``: a number only if neighbours keep a part and are not all ranks."""
     if value is None or isinstance(value, bool):
@@ -115,18 +131,6 @@ def check_resharding(value: bool | int | None, size: int) -> bool | int | None:
         expected = f"True, False, None, or a divisor of {size}, the number of shards"
         raise ValueError(explain("fully_shard: reshard_after_forward", got=value, expected=expected))
     return False if value == 1 else True if value == size else value
-
-
-def check_same(comm: Communicator, mine: list[Any]) -> None:
-    """Make sure that all ranks shard the same. Collective over ``comm``."""
-    everyone = comm.all_gather_object(mine)
-    for rank, theirs in enumerate(everyone):
-        if theirs != everyone[0]:
-            pairs = zip(theirs, everyone[0], strict=False)
-            got, expected = next((p for p in pairs if p[0] != p[1]), (f"{len(theirs)} parameters", len(everyone[0])))
-            do = "build the same model, and shard it alike, on every rank"
-            what = f"fully_shard: options or parameters of rank {rank} and rank 0 differ"
-            raise ValueError(explain(what, got=got, expected=expected, do=do))
 
 
 def parts(modules: Sequence[Module], wants: Callable[[Module], bool]) -> list[Module]:
@@ -144,8 +148,8 @@ def warn(modules: Sequence[Module]) -> None:
             if isinstance(part, ModuleList) and sum(any(b.named_slots()) for b in part.children.values()) > 1:
                 _log.warning(
                     "fully_shard: all parameters of %s are gathered at the same time; to hold one block at a time, "
-                    "call it on each item of %r first, or pass auto_wrap_policy",
+                    "call it on each item of %s first, or pass auto_wrap_policy",
                     type(m).__name__,
-                    name,
+                    repr(name) if name else "it",
                 )
                 return

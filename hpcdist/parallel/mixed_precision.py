@@ -42,8 +42,9 @@ class MixedPrecisionPolicy:
     def __post_init__(self) -> None:
         for name in ("param_dtype", "reduce_dtype", "output_dtype"):
             value = getattr(self, name)
-            if value is not None and np.dtype(value).kind not in "fV":
-                raise ValueError(explain(f"MixedPrecisionPolicy: {name}", got=value, expected="a floating dtype"))
+            if value is not None and not _is_floating(value):
+                expected = "a floating dtype, such as numpy.float16 or ml_dtypes.bfloat16"
+                raise ValueError(explain(f"MixedPrecisionPolicy: {name}", got=value, expected=expected))
 
     def travels(self, data: Array) -> Any:
         """Return the dtype in which a parameter is gathered."""
@@ -71,6 +72,13 @@ class MixedPrecisionPolicy:
     def _rounded(self, x: Any) -> Any:
         """Return values of ``param_dtype``, in the dtype that is computed with."""
         return x.to(self.param_dtype).to(self.computes(x.data, x.data))
+
+
+def _is_floating(dtype: Any) -> bool:
+    try:
+        return np.dtype(dtype).kind in "fV"
+    except TypeError:
+        return False
 
 
 def _cast(value: Any, cast: Callable[[Any], Any]) -> Any:

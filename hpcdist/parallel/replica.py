@@ -35,7 +35,7 @@ from hpcdist.parallel.syncing import Syncing
 from hpcdist.parallel.unit import Unit, claim, uses_ahead
 from hpcdist.parallel.unused import Unused
 
-__all__ = ["Replica"]
+__all__ = ["Replica", "is_training"]
 
 _log = logging.getLogger("hpcdist.parallel")
 
@@ -96,7 +96,7 @@ class Replica(Syncing):
         self._names = self._trained()
         self._check_known()
         before, self._buckets = self._buckets, buckets_of(self._units, self._bucket_bytes)
-        check_same(self.comm, "buckets", [(b.buffer.size, str(b.buffer.dtype)) for b in self._buckets])
+        check_same(self.comm, "replicate: buckets", [(b.buffer.size, str(b.buffer.dtype)) for b in self._buckets])
         for bucket in self._buckets:
             bucket.adopt(before)
 
@@ -111,7 +111,7 @@ class Replica(Syncing):
     # ---- before a forward
     def _before_forward(self, _: Module) -> None:
         """Make up for what has changed since the last one. Collective over the communicator, if something has."""
-        if not _is_training():
+        if not is_training():
             return
         if self._reducing:
             self._recover()
@@ -132,9 +132,9 @@ class Replica(Syncing):
     # ---- the exchange of a unit
     def gather(self, parameters: Sequence[Tensor]) -> tuple[Array, ...]:
         """Return the parameters themselves."""
-        if self._reducing and _is_training():
+        if self._reducing and is_training():
             self._recover()
-        if _is_training() and not self._names.keys() >= {id(p) for p in parameters}:
+        if is_training() and not self._names.keys() >= {id(p) for p in parameters}:
             what = "replicate: a parameter was unfrozen, and a part of the module is called by itself"
             raise RuntimeError(explain(what, do="call the module that was replicated once, on every rank"))
         return tuple(p.data for p in parameters)
@@ -295,6 +295,6 @@ class Replica(Syncing):
         self.comm.free()
 
 
-def _is_training() -> bool:
+def is_training() -> bool:
     """Say whether a forward that begins here is recorded, and for the first time."""
     return is_grad_enabled() and not is_replaying()

@@ -65,8 +65,8 @@ def replicate(
     comm = mesh if isinstance(mesh, Communicator) else mesh.get_group()
     with comm.agreed():
         _check_usable(module, bucket_bytes)
-    check_same(comm, "parameters", [described(*named) for named in module.named_parameters()])
-    check_same(comm, "buffers", [described(*named) for named in module.named_buffers()])
+    check_same(comm, "replicate: parameters", [described(*named) for named in module.named_parameters()])
+    check_same(comm, "replicate: buffers", [described(*named) for named in module.named_buffers()])
     _check_trains(module)
     kind = TreeReplica if comm.reproducible else Replica
     return kind(

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-import numpy as np
-
 from hpcdist.array import Array, to_host
 from hpcdist.autograd import Tensor, empty
 from hpcdist.comm import DeviceMesh
 from hpcdist.dtensor import DTensor, Invariant, Layout, Placement, Shard
 from hpcdist.dtensor.cut import cut, take
-from hpcdist.nn.deferral import Deferred, draw
+from hpcdist.nn.deferral import Deferred
+from hpcdist.parallel.drawing import drawn
 from hpcdist.parallel.spread import Piece
 
 __all__ = ["Chooses", "Resting", "computing", "rest", "resting_layout", "whole_shape"]
@@ -53,7 +52,7 @@ def rest(p: Any, mesh: DeviceMesh, chooses: Chooses, *, offloads: bool) -> Resti
         return Resting(made, mesh, is_new=False, like=_beside(made.data))
     layout = resting_layout(p, mesh, chooses)
     if isinstance(p, Deferred):
-        leaf = p.stored(_drawn(p, layout))
+        leaf = p.stored(drawn(p, layout))
         like = _beside(leaf.data)
     else:
         leaf = p.local if isinstance(p, DTensor) else p  # an optimizer may have it already
@@ -125,11 +124,3 @@ def _cut(layout: Layout, mesh: DeviceMesh, whole: Array) -> Array:
         return whole.copy()
     size, here = mesh.shape[-1], mesh.get_local_rank(mesh.ndim - 1)
     return take(whole, shard.dim, cut(shard, shape[shard.dim], size).runs[here]).copy()
-
-
-def _drawn(p: Deferred, layout: Layout) -> Array:
-    """Return the first values of what this rank holds, drawn without the rest."""
-    part = np.empty(layout.local_shape, p.dtype)
-    for there, here in layout.boxes:
-        part[here] = draw(p, tuple(s.start for s in there), tuple(s.stop - s.start for s in there))
-    return part

@@ -13,7 +13,7 @@ from hpcdist.autograd import Tensor, empty
 from hpcdist.comm import Communicator, Work
 from hpcdist.comm.work import Done, Then
 from hpcdist.dtensor import Shard
-from hpcdist.dtensor.cut import Cut, Runs, cut, take
+from hpcdist.dtensor.cut import Cut, Runs, cut, places, take
 from hpcdist.errors import CollectiveMismatchError, explain
 
 __all__ = ["Move", "Piece", "Spread", "lines", "moves"]
@@ -63,11 +63,9 @@ class Piece:
         """Return where each run that ``rank`` holds is: in the whole array, and in what it holds."""
         if self.cut is None:
             return [((), ())]
-        before, found, start = (slice(None),) * self.dim, [], 0
-        for first, last in self.cut.runs[rank]:
-            found.append(((*before, slice(first, last)), (*before, slice(start, start + last - first))))
-            start += last - first
-        return found
+        before, runs = (slice(None),) * self.dim, self.cut.runs[rank]
+        pairs = zip(runs, places(runs), strict=True)
+        return [((*before, slice(*there)), (*before, slice(*here))) for there, here in pairs]
 
     def shape_at(self, rank: int) -> tuple[int, ...]:
         """Return the shape of what ``rank`` holds."""

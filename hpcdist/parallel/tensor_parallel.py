@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
-from hpcdist.array import Array
 from hpcdist.autograd import Tensor
 from hpcdist.comm import Communicator, DeviceMesh, on_every_rank
 from hpcdist.comm.mesh import current_mesh
 from hpcdist.dtensor.dispatch import implicit_replication
 from hpcdist.dtensor.distribute import distribute_tensor
-from hpcdist.dtensor.layout import Layout
 from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
 from hpcdist.nn import Module
-from hpcdist.nn.deferral import Deferred, draw
+from hpcdist.nn.deferral import Deferred
+from hpcdist.parallel.alike import check_told
+from hpcdist.parallel.drawing import drawn
 from hpcdist.parallel.plan import DEALT, Assignment, Placing, Plan, assignments, layout_of, placings
 from hpcdist.parallel.style import Call
 
@@ -109,13 +107,7 @@ def _agreed(
         return [*styles, *map(_described, found[1])]
 
     told = on_every_rank(comm, look)
-    for rank, theirs in enumerate(told):
-        if theirs != told[0]:
-            pairs = zip(theirs, told[0], strict=False)
-            got, expected = next((p for p in pairs if p[0] != p[1]), (f"{len(theirs)} of them", len(told[0])))
-            do = "build the same module, and use the same plan, on every rank"
-            what = f"parallelize_module: styles or parameters of rank {rank} and rank 0 differ"
-            raise ValueError(explain(what, got=got, expected=expected, do=do))
+    check_told("parallelize_module: styles or parameters", told)
     return found[0], found[1]
 
 
@@ -176,11 +168,3 @@ def _made(placing: Placing, mesh: DeviceMesh, src_data_rank: int | None) -> DTen
     made.local.hooks, made.local.done_hooks = p.hooks, p.done_hooks
     DEALT[p] = made
     return made
-
-
-def drawn(parameter: Deferred, layout: Layout) -> Array:
-    """Return the first values of what this rank holds."""
-    held = np.empty(layout.local_shape, parameter.dtype)
-    for there, here in layout.boxes:
-        held[here] = draw(parameter, tuple(s.start for s in there), tuple(s.stop - s.start for s in there))
-    return held

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from hpcdist.array import Array
-from hpcdist.autograd import Tensor, is_grad_enabled, is_replaying
+from hpcdist.autograd import Tensor
 from hpcdist.comm import ReduceOp, Work
 from hpcdist.dtensor.placements import chunk_sizes
 from hpcdist.errors import explain
 from hpcdist.nn import Module
 from hpcdist.parallel.bucket import Bucket
-from hpcdist.parallel.replica import Replica
+from hpcdist.parallel.replica import Replica, is_training
 from hpcdist.parallel.summation import RunSum
 from hpcdist.parallel.unit import Unit
 
@@ -97,10 +97,10 @@ class TreeReplica(Replica):
 
     # ---- before a forward
     def _before_forward(self, module: Module) -> None:
-        if is_grad_enabled() and not is_replaying():
+        if is_training():
             self._check_inside()
         super()._before_forward(module)
-        if is_grad_enabled() and not is_replaying():
+        if is_training():
             self._check_fresh()
 
     def _check_inside(self) -> None:

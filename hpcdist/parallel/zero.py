@@ -80,7 +80,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self._rows: list[Row] = []
         self._mine: list[tuple[Share, dict[str, Any]]] = []
         self._whole: dict[str, Any] | None = None
-        check_same(self.comm, "groups", [len(self._rule.param_groups)], who="ZeroRedundancyOptimizer")
+        check_same(self.comm, "ZeroRedundancyOptimizer: groups", [len(self._rule.param_groups)])
         super().__init__([_as_given(group) for group in self._rule.param_groups], **self._rule.defaults)
         self._rule.param_groups, self._rule.state = self.param_groups, self.state
 
@@ -99,7 +99,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                 for name, p in _named(self.param_groups[-1]):
                     _check_not_distributed(name, p)
             told = [described(*named) for named in _named(self.param_groups[-1])]
-            check_same(self.comm, "parameters", told, who="ZeroRedundancyOptimizer")
+            check_same(self.comm, "ZeroRedundancyOptimizer: parameters", told)
         except Exception:
             del self.param_groups[before:]
             raise

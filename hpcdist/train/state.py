@@ -14,7 +14,7 @@ from hpcdist.dtensor import Layout
 from hpcdist.errors import CheckpointError, explain
 from hpcdist.nn import Module
 from hpcdist.optim import LambdaLR, Optimizer
-from hpcdist.parallel.whole import full_state_dict, layouts_of, load_full_state_dict, whole
+from hpcdist.parallel.full_state import full_state_dict, layouts_of, load_full_state_dict, whole
 
 __all__ = ["TrainState", "fixed_bits"]
 

@@ -91,15 +91,23 @@ def test_wrong_arguments_are_errors(arguments):
     assert arguments[1] in done.stderr
 
 
+FEW = ["--d-model=128", "--seq=128", "--batch=4", "--steps=4", "--warmup=3"]
+
+
+def faults(folder, *arguments, ranks=None, **variables):
+    path = folder / f"{len(list(folder.iterdir()))}.jsonl"
+    done = run(*FEW, "--json", path, *arguments, ranks=ranks, **variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(path.read_text())["minor_faults"]
+
+
 def test_a_steady_step_touches_next_to_no_fresh_memory(tmp_path):
     """A pass over its activations alone would be over a thousand pages of 4 KiB, as generic forms show."""
+    assert faults(tmp_path) < 50
+    assert faults(tmp_path, HPCDIST_KERNELS_OFF="*") > 1000
 
-    def faults(**variables):
-        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        sizes = ["--d-model=128", "--seq=128", "--batch=4", "--steps=4", "--warmup=3"]
-        done = run(*sizes, "--json", path, **variables)
-        assert done.returncode == 0, done.stderr
-        return json.loads(path.read_text())["minor_faults"]
 
-    assert faults() < 50
-    assert faults(HPCDIST_KERNELS_OFF="*") > 1000
+@pytest.mark.parametrize("mode", ["fsdp", "tp"])
+def test_what_ranks_receive_is_no_fresh_memory(tmp_path, mode):
+    """Four sums over ranks of activations, or a gathered block, are over 200 pages."""
+    assert faults(tmp_path, "--mode", mode, ranks=2) < 50

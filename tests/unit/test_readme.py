@@ -15,6 +15,7 @@ from hpcdist.comm.local import run
 from hpcdist.config import Environment
 
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
+BATCHES = TEXT[TEXT.index("## Sharing batches") : TEXT.index("## Sharing a model")]
 SHARING = TEXT[TEXT.index("## Sharing a model") : TEXT.index("## What a distributed tensor refuses")]
 
 
@@ -58,6 +59,56 @@ def test_the_examples_of_sharing_run_on_any_number_of_ranks(size, capsys):
     run(size, main)
     shown = re.search(r"```\n(Sequential on 2 ranks.*?)```", SHARING, re.DOTALL)
     assert (shown[1].rstrip() in capsys.readouterr().out) is (size == 2)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_examples_of_sharing_batches_run_on_any_number_of_ranks(size):
+    sharded, recomputed, _ = re.findall(r"```python\n(.*?)```", BATCHES, re.DOTALL)
+
+    def main(comm):
+        hd.manual_seed(0)
+        tokens = np.arange(32).reshape(2, 16)
+        names = {"hd": hd, "nn": nn, "optim": optim, "parallel": parallel, "comm": comm}
+        names |= {"tokens": tokens, "targets": tokens + 1, "function": hd.exp, "x": hd.Tensor(np.ones(3), True)}
+        exec(sharded, names)
+        assert type(names["model"].blocks[0]).__name__ == "FSDPTransformerBlock"
+        parallel.load_full_state_dict(names["model"], names["state"])
+        before = names["model"](tokens, tokens + 1).item()
+        exec(recomputed, names)
+        loss = names["model"](tokens, tokens + 1)
+        assert loss.item() == before < names["loss"].item()
+        (loss + names["y"].sum()).backward()
+        np.testing.assert_allclose(names["x"].grad, np.e)
+
+    run(size, main)
+
+
+def test_the_example_of_micro_batches_takes_the_same_step_on_any_number_of_ranks():
+    *_, example = re.findall(r"```python\n(.*?)```", BATCHES, re.DOTALL)
+
+    def main(comm, line):
+        hd.manual_seed(0)
+        model = nn.GPT(nn.GPTConfig(vocab_size=16, seq=8, num_layers=1, num_heads=2, width=16, dropout=0.5))
+        draws = [np.random.default_rng(micro).integers(0, 16, (2, 9)) for micro in range(7)]
+        names = {"hd": hd, "parallel": parallel, "comm": comm, "model": model, "step": 3}
+        names["batches"] = [(drawn[:, :-1], drawn[:, 1:]) for drawn in draws]
+        exec(example.replace("parallel.replicate(model, comm)", line), names)
+        return parallel.clip_grad_norm_(model.parameters(), 1.0)
+
+    lines = ("parallel.replicate(model, comm)", "parallel.fully_shard(model, mesh=comm)")
+    for reproducible, close in ((False, 1e-5), (True, 0)):
+        expected = run(1, main, lines[0], reproducible=reproducible)[0]
+        for size, line in ((2, lines[0]), (3, lines[0]), (1, lines[1]), (2, lines[1]), (3, lines[1])):
+            for found in run(size, main, line, reproducible=reproducible):
+                assert found == pytest.approx(expected, rel=close, abs=0), (size, line)
+
+
+def test_the_names_of_the_table_of_sharing_batches_are_there():
+    rows = [row for row in re.findall(r"^\| (.*?) \| (.*) \|$", BATCHES, re.MULTILINE) if row[1].startswith("the same")]
+    names = [name for left, _ in rows for name in re.findall(r"`(\w+)`", left)]
+    known = {*parallel.__all__, *dir(parallel.FSDPModule), *dir(parallel.DistributedDataParallel)}
+    assert len(names) > 20
+    assert set(names) <= known
 
 
 def test_the_names_of_the_table_of_sharing_are_there():

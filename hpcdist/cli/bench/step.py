@@ -210,9 +210,7 @@ def _place(mode: str, model: GPT, comm: Communicator) -> Replica | None:
     return None
 
 
-def _train(
-    options: argparse.Namespace, size: Size, model: GPT, comm: Communicator, rank: int, world: int
-) -> _Timings:
+def _train(options: argparse.Namespace, size: Size, model: GPT, comm: Communicator, rank: int, world: int) -> _Timings:
     from hpcdist.optim import AdamW
 
     # weight decay on every parameter: one group in every framework

@@ -46,7 +46,7 @@ class Hooked:
     def __init__(self, comm: Communicator, state: Any, hook: Any) -> None:
         with comm.agreed():
             _check_callable(hook)
-        check_same(comm, "hooks", [getattr(hook, "__qualname__", type(hook).__qualname__)])
+        check_same(comm, "register_comm_hook: hooks", [getattr(hook, "__qualname__", type(hook).__qualname__)])
         self._comm, self._state, self._hook = comm, state, hook
         self._group = comm.dup()
         self._answers: list[Work[Array]] = []

@@ -54,6 +54,7 @@ def test_single_threaded_restores_when_the_last_leaves(threads):
         assert entered.wait(10)
         assert blas.num_threads() == 1
     assert blas.num_threads() == 1  # the other is still inside
+    assert blas.usual_threads() == 2
     leave.set()
     assert left.wait(10)
     worker.join()

@@ -17,7 +17,7 @@ from hpcdist import checkpoint, nn, optim, parallel, train
 from hpcdist.autograd import Tensor
 from hpcdist.autograd.operators import Operators
 from hpcdist.comm import Communicator, DeviceMesh, DryCommunicator, init_device_mesh, on_every_rank, on_one_rank
-from hpcdist.dtensor import Partial, Replicate, imove, move, redistribute
+from hpcdist.dtensor import Partial, Replicate, move, redistribute
 
 SAYS = re.compile("collective over|point to point", re.IGNORECASE)
 RANK_FREE = ("autograd", "backends", "data", "kernels", "nn", "optim")  # the layer contract keeps comm out of these
@@ -118,7 +118,6 @@ CALLS |= {
     "comm.DeviceMesh": (lambda comm: comm, lambda comm: DeviceMesh([[0, 1], [2, 3]], comm=comm)),
     "comm.DryCommunicator": (lambda comm: comm, lambda _: DryCommunicator(4)),
     "dtensor.move": (lambda comm: comm, lambda comm: move(ONES, Partial(), Replicate(), comm, (4, 2))),
-    "dtensor.imove": (lambda comm: comm, lambda comm: imove(ONES, Partial(), Replicate(), comm, (4, 2))),
     "dtensor.redistribute": (
         lambda comm: comm,
         lambda comm: redistribute(Tensor(ONES), Partial(), Replicate(), comm, (4, 2)),

@@ -7,8 +7,10 @@ import pytest
 from move_suite import AVG, CUT_MOVES, INV, PAIRS, SCALED_PAIRS, SHAPES, P, R
 
 from hpcdist.autograd import Tensor
+from hpcdist.autograd.pool import POOL
 from hpcdist.comm.local import run, solo
-from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, imove, move, redistribute
+from hpcdist.dtensor import Invariant, Partial, Replicate, Shard, local_shape, move, redistribute
+from hpcdist.dtensor.move import imove
 
 SIZES = (1, 2, 3, 4)
 GATE_UP = Shard(0, sections=(4, 4))
@@ -236,3 +238,18 @@ def test_a_local_array_of_the_wrong_shape(placement):
 def test_a_dimension_the_array_does_not_have():
     with pytest.raises(ValueError, match="Shard: dim"):
         move(np.ones((3, 3)), INV, Shard(2), solo(), (3, 3))
+
+
+@pytest.mark.parametrize(("src", "dst"), [(Shard(0), R), (Shard(0), Shard(1)), (P, R), (P, Shard(1))])
+def test_what_arrives_lies_in_memory_that_is_used_again(src, dst):
+    def main(comm):
+        x = np.ones(local_shape((256, 256), src, comm.size, comm.rank), np.float32)
+        comm.barrier()
+        if comm.rank == 0:
+            POOL.release()
+        before = comm.broadcast_object(POOL.held_bytes)
+        moved = move(x, src, dst, comm, (256, 256))
+        comm.barrier()
+        assert POOL.held_bytes >= before + comm.size * moved.nbytes
+
+    run(2, main)

@@ -26,13 +26,15 @@ def test_on_one_axis(size, shape):
 
 
 @pytest.mark.parametrize(
-    ("mesh_shape", "shape"), [((2, 2), (5, 7)), ((2, 2), (4, 4)), ((3, 1), (4, 2)), ((1, 2), (1, 3))]
+    ("mesh_shape", "shape", "every"),
+    [((2, 2), (5, 7), 1), ((2, 2), (4, 4), 3), ((3, 1), (4, 2), 3), ((1, 2), (1, 3), 3)],
 )
 @pytest.mark.parametrize("src", suite.layouts(2), ids=str)
-def test_on_two_axes(mesh_shape, shape, src):
+def test_on_two_axes(mesh_shape, shape, every, src):
     def main(comm):
         mesh = init_device_mesh(mesh_shape, ("dp", "tp"), comm)
-        for dst in suite.layouts(2):
+        layouts = suite.layouts(2)
+        for dst in layouts[layouts.index(src) % every :: every]:
             suite.check_redistribute(mesh, shape, src, dst)
 
     run(mesh_shape[0] * mesh_shape[1], main)

@@ -1,4 +1,4 @@
-"""Reductions over cut dimensions on threads, 1 to 4 ranks."""
+"""Reductions over cut dimensions on 1 to 4 thread ranks."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hpcdist.comm import init_device_mesh
 from hpcdist.comm.local import run
 from hpcdist.dtensor import DTensor, Shard
 
-SIZES = (1, 2, 3, 4)
+SIZES = (1, 3, 4)
 CUT = (2, 3, 4)
 DIMS = [(0, False), (1, True), ((1, 2), False), (None, False), (0, True)]
 

@@ -5,16 +5,20 @@ import recompute_suite
 
 from hpcdist.comm.local import run
 
-SIZES = pytest.mark.parametrize("size", [1, 2, 3, 4])
+SIZES = pytest.mark.parametrize("size", [1, 4])
 CHOICES = pytest.mark.parametrize("choice", recompute_suite.CHOICES)
 both = pytest.mark.parametrize("sequence_parallel", [False, True])
 
 
 @CHOICES
-@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("way", recompute_suite.WAYS)
-def test_sharded(way, choice, size):
-    run(size, recompute_suite.check_sharded, way, choice)
+def test_sharded(way, choice):
+    run(3, recompute_suite.check_sharded, way, choice)
+
+
+@pytest.mark.parametrize("way", recompute_suite.WAYS)
+def test_sharded_to_one(way):
+    run(1, recompute_suite.check_sharded, way, "both")
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -18,7 +18,6 @@ from hpcdist.parallel import MixedPrecisionPolicy
 from hpcdist.parallel.summation import RunSum
 
 RUNS = [*(("ddp", n) for n in (2, 3, 4)), *(("fsdp", n) for n in (1, 2, 3, 4)), ("hsdp", 2), ("hsdp", 4)]
-runs = pytest.mark.parametrize(("kind", "size"), RUNS)
 
 
 def on(size, main, *args):
@@ -30,8 +29,9 @@ def alone(num_micro):
     return on(1, trained, "ddp", num_micro)[0]
 
 
-@runs
-@pytest.mark.parametrize("num_micro", [12, 16, 7])
+@pytest.mark.parametrize(
+    ("kind", "size", "num_micro"), [*((*run, n) for run in RUNS for n in (12, 7)), ("ddp", 4, 16), ("fsdp", 3, 16)]
+)
 def test_losses_norms_weights_and_moments(kind, size, num_micro):
     for found in on(size, trained, kind, num_micro):
         assert_same(found, alone(num_micro))

@@ -22,7 +22,7 @@ both = pytest.mark.parametrize("sequence_parallel", [False, True])
 
 # ---------------------------------------------------------------- against one process
 @both
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", tp_suite.GPTS)
 def test_losses_are_those_of_one_process(size, name, sequence_parallel):
     run(size, tp_suite.check_losses, name, sequence_parallel)
@@ -181,14 +181,14 @@ def test_sections_and_heads(size):
     def main(mesh):
         model = nn.Linear(3, 12 + 6 + 6)
         parallelize_module(model, mesh, ColwiseParallel(sections=(12, 6, 6), heads=3))
-        return model.weight.layout.ranges[0], model.bias.layout.ranges[0]
+        return model.weight.layout.runs[0], model.bias.layout.runs[0]
 
     found = on(size, main)
     heads = Shard(0).sizes(3, size)
     for count, (weight, bias) in zip(heads, found, strict=True):
         assert weight == bias
         assert sum(b - a for a, b in weight) == count * 8
-        assert all(a % 4 == 0 for a, b in weight if b > a and a < 12)
+        assert all(a % 4 == 0 for a, _ in weight if a < 12)
 
 
 def sequence(rng, width):

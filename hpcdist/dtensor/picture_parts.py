@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcdist.dtensor.layout import Layout, Ranges
+from hpcdist.dtensor.cut import Runs
+from hpcdist.dtensor.layout import Layout
 
 __all__ = ["Parts", "Ranks", "named", "parts"]
 
@@ -43,8 +44,8 @@ def parts(layout: Layout) -> Parts:
     ranks = layout.mesh.ranks.reshape(-1).tolist()
     flat = len(layout.shape) == 1
     cells = [_cells(layout, dim, places) for dim in range(len(layout.shape))]
-    held = [[_inside(layout.ranges_at(dim, p), c) for dim, c in enumerate(cells)] for p in places]
-    rows, columns = [(0, 1)] if flat else cells[0], cells[-1]
+    held = [[_inside(layout.runs_at(dim, p), c) for dim, c in enumerate(cells)] for p in places]
+    rows, columns = ((0, 1),) if flat else cells[0], cells[-1]
 
     def holders(row: int, column: int) -> Ranks:
         return tuple(r for r, mine in zip(ranks, held, strict=True) if mine[-1][column] and (flat or mine[0][row]))
@@ -61,16 +62,13 @@ def parts(layout: Layout) -> Parts:
     )
 
 
-def _cells(layout: Layout, dim: int, places: list[tuple[int, ...]]) -> Ranges:
+def _cells(layout: Layout, dim: int, places: list[tuple[int, ...]]) -> Runs:
     """Return the runs of indices that no rank's part begins or ends in."""
-    ends = {0, layout.shape[dim]}.union(
-        *(run for place in places for run in layout.ranges_at(dim, place) if run[0] < run[1])
-    )
-    lines = sorted(ends)
-    return list(pairwise(lines))
+    ends = {0, layout.shape[dim]}.union(*(run for place in places for run in layout.runs_at(dim, place)))
+    return tuple(pairwise(sorted(ends)))
 
 
-def _inside(held: Ranges, cells: Ranges) -> list[bool]:
+def _inside(held: Runs, cells: Runs) -> list[bool]:
     return [any(low <= start and stop <= high for low, high in held) for start, stop in cells]
 
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from hpcdist.comm.mesh import DeviceMesh
 
-__all__ = ["kept"]
+__all__ = ["LIMIT", "kept"]
 
 T = TypeVar("T")
 Keys = TypeVarTuple("Keys")
 
-_LIMIT = 4096
+LIMIT = 4096
 """What is kept of one kind a mesh; programs whose shapes never repeat would fill the memory."""
 
 
@@ -24,7 +24,7 @@ def kept(mesh: DeviceMesh, key: tuple[*Keys], find: Callable[[*Keys], T]) -> T:
     except KeyError:
         pass
     found = find(*key)
-    if len(table) >= _LIMIT:
+    if len(table) >= LIMIT:
         table.clear()
     table[key] = found
     return found
