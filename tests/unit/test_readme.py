@@ -15,7 +15,8 @@ from hpcdist.comm.local import run
 from hpcdist.config import Environment
 
 TEXT = (Path(__file__).parents[2] / "README.md").read_text()
-BATCHES = TEXT[TEXT.index("## Sharing batches") : TEXT.index("## Sharing a model")]
+BATCHES = TEXT[TEXT.index("## Sharing batches") : TEXT.index("## Older classes")]
+OLDER = TEXT[TEXT.index("## Older classes") : TEXT.index("## Sharing a model")]
 SHARING = TEXT[TEXT.index("## Sharing a model") : TEXT.index("## What a distributed tensor refuses")]
 
 
@@ -109,6 +110,28 @@ def test_the_names_of_the_table_of_sharing_batches_are_there():
     known = {*parallel.__all__, *dir(parallel.FSDPModule), *dir(parallel.DistributedDataParallel)}
     assert len(names) > 20
     assert set(names) <= known
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_example_of_a_hook_runs(size):
+    (example,) = re.findall(r"```python\n(.*?)```", OLDER, re.DOTALL)
+
+    def main(comm):
+        names = {"nn": nn, "parallel": parallel, "comm": comm}
+        exec(example, names)
+        names["replica"].module(hd.Tensor(np.full((1, 8), comm.rank + 1.0, np.float32))).sum().backward()
+        return names["replica"].module.bias.grad
+
+    for gradient in run(size, main):
+        np.testing.assert_array_equal(gradient, np.ones(8))
+
+
+def test_the_names_of_the_older_classes_are_there():
+    words = set(re.findall(r"`(?:parallel\.|optim\.)?(\w+)`|`(\w+)\(", OLDER))
+    names = {name for pair in words for name in pair if name} - {"_wrapper", "elementwise"}
+    known = {*parallel.__all__, *optim.__all__, *dir(parallel.FullyShardedDataParallel), *parallel.comm_hooks.__all__}
+    assert len(names) > 20
+    assert names - known <= {"load_state_dict", "state_dict"}
 
 
 def test_the_names_of_the_table_of_sharing_are_there():
