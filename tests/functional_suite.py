@@ -521,7 +521,7 @@ def check_refusals(comm):
         (ValueError, "reduce: dst", lambda: F.reduce(x, group=comm)),
         (ValueError, "gather: dst and group_dst", lambda: F.gather(x, 0, comm, group_dst=0)),
     ]:
-        with pytest.raises(error, match=match), recorded(comm) as calls:
+        with pytest.raises(error, match=match), recorded(comm) as calls, using_group(comm):
             call()
         assert [verb for verb in calls if verb not in ("all_gather", "reduce_scatter")] == []
     if n > 1:

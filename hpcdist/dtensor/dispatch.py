@@ -26,9 +26,7 @@ from hpcdist.dtensor.tensor import DTensor
 from hpcdist.errors import explain
 
 __all__ = [
-    "COMPUTED",
     "REGISTERED",
-    "RULES",
     "Computed",
     "LayoutError",
     "Placed",
@@ -50,16 +48,16 @@ Computed: TypeAlias = Callable[..., Any]
 Register: TypeAlias = Callable[[list[Layout], dict[str, Any]], Sequence[Row]]
 """Yields more ways to run an operation on one axis."""
 
-RULES: dict[str, Rule] = {}
+_RULES: dict[str, Rule] = {}
 REGISTERED: dict[str, list[Register]] = {}
-COMPUTED: dict[str, Computed] = {}
+_COMPUTED: dict[str, Computed] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
     """Register the rule of operations."""
 
     def register(fn: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, fn))
+        _RULES.update(dict.fromkeys(names, fn))
         return fn
 
     return register
@@ -69,7 +67,7 @@ def computed(*names: str) -> Callable[[Computed], Computed]:
     """Register a function that computes an operation where the signature's way is barred."""
 
     def register(fn: Computed) -> Computed:
-        COMPUTED.update(dict.fromkeys(names, fn))
+        _COMPUTED.update(dict.fromkeys(names, fn))
         return fn
 
     return register
@@ -168,13 +166,13 @@ def _hashable(key: tuple[Any, ...]) -> Any:
 
 def _find(op: Op, layouts: list[Layout], attrs: dict[str, Any]) -> Plan:
     """Find the way to run an operation: by its rule, by its signature, or by other operations."""
-    placed = RULES[op.name](op, layouts, attrs) if op.name in RULES else None
+    placed = _RULES[op.name](op, layouts, attrs) if op.name in _RULES else None
     placed = placed or best(_choice(op, layouts, attrs))
     if placed is not None:
         return _Run(op, layouts, placed)
-    if op.name not in COMPUTED:
+    if op.name not in _COMPUTED:
         raise refusal(op, layouts, attrs)
-    fn = COMPUTED[op.name]
+    fn = _COMPUTED[op.name]
 
     def compute(tensors: list[DTensor], attrs: dict[str, Any]) -> Any:
         try:

@@ -2,6 +2,7 @@
 
 import functools
 
+import fsdp_cases_suite
 import fsdp_edges_suite
 import fsdp_options_suite
 import fsdp_suite
@@ -61,3 +62,8 @@ def test_failing_hooks(world):
 
 def test_units_in_another_order(world):
     fsdp_edges_suite.check_units_in_another_order(world)
+
+
+@pytest.mark.parametrize("check", fsdp_cases_suite.CHECKS, ids=lambda check: check.__name__)
+def test_cases(world, check):
+    check(world)

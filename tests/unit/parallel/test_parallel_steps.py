@@ -21,6 +21,12 @@ def assert_same_gradients(model, reference):
         np.testing.assert_allclose(p.gradient().full_tensor().data, q.grad, rtol=1e-3, atol=1e-6)
 
 
+def check_gradients(model, reference, inputs):
+    for m in (model, reference):
+        m(*inputs).backward()
+    assert_same_gradients(model, reference)
+
+
 def fail(_):
     raise KeyError("in the middle")
 
@@ -35,9 +41,7 @@ def test_a_backward_that_fails_on_all_ranks_leaves_nothing_behind(name):
             model(*inputs).backward()
         remove()
         model.zero_grad()
-        model(*inputs).backward()
-        reference(*inputs).backward()
-        assert_same_gradients(model, reference)
+        check_gradients(model, reference, inputs)
 
     on(2, main)
 
@@ -50,9 +54,7 @@ def test_a_forward_that_fails_on_all_ranks_leaves_nothing_behind():
         with pytest.raises(KeyError):
             model(*inputs)
         model.blocks[1].mlp.pre.clear()
-        model(*inputs).backward()
-        reference(*inputs).backward()
-        assert_same_gradients(model, reference)
+        check_gradients(model, reference, inputs)
 
     on(2, main)
 
