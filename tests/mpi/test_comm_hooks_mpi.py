@@ -3,6 +3,8 @@
 import hooks_suite
 import pytest
 
+RANKS = (2, 3)
+
 
 @pytest.mark.parametrize("check", hooks_suite.CHECKS, ids=lambda check: check.__name__)
 def test_over_mpi(world, check):

@@ -6,6 +6,8 @@ import pytest
 
 from hpcdist.dtensor.debug import CommDebugMode
 
+RANKS = (2, 3)
+
 LANES = {"checked": {"check": True}, "express": {"direct": True, "check": False}, "posted": {"direct": False}}
 
 

@@ -6,6 +6,8 @@ import fsdp_class_suite as suite
 import fsdp_suite
 import pytest
 
+RANKS = (2, 3)
+
 expected = functools.cache(functools.partial(fsdp_suite.alone, steps=6))
 CHECKS = [
     suite.check_clipping,

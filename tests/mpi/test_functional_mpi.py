@@ -3,6 +3,8 @@
 import functional_suite
 import pytest
 
+RANKS = (2, 3, 4)
+
 cases = pytest.mark.parametrize("name", functional_suite.CASES)
 extrema = pytest.mark.parametrize("name", functional_suite.EXTREMA)
 

@@ -3,6 +3,8 @@
 import local_hook_suite
 import pytest
 
+RANKS = (2,)
+
 
 @pytest.mark.parametrize("check", local_hook_suite.CHECKS, ids=lambda check: check.__name__)
 def test_over_mpi(world, check):

@@ -3,6 +3,8 @@
 import model_averaging_suite
 import pytest
 
+RANKS = (3,)
+
 
 @pytest.mark.parametrize("check", model_averaging_suite.CHECKS, ids=lambda check: check.__name__)
 def test_over_mpi(world, check):

@@ -3,6 +3,8 @@
 import powersgd_suite
 import pytest
 
+RANKS = (3,)
+
 
 @pytest.mark.parametrize("options", powersgd_suite.OPTIONS[::5], ids=lambda o: "-".join(map(str, o.values())))
 def test_equals_numpy(world, options):

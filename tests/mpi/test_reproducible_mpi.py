@@ -8,6 +8,8 @@ import hpcdist as hd
 from hpcdist.backends import cpu
 from hpcdist.comm.local import solo
 
+RANKS = (2, 3, 4)
+
 
 @pytest.fixture(scope="module")
 def alone():

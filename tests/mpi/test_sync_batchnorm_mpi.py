@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import syncbn_suite
 
+RANKS = (2, 3)
+
 
 @pytest.mark.parametrize("how", ["even", "uneven", "empty"])
 @pytest.mark.parametrize("shape", syncbn_suite.SHAPES, ids=str)

@@ -3,7 +3,7 @@
 import pytest
 import tp_suite
 
-RANKS = (2, 4)  # ranks that are threads show the same at 1 and 3
+RANKS = (2, 3, 4)
 both = pytest.mark.parametrize("sequence_parallel", [False, True])
 
 

@@ -3,6 +3,8 @@
 import pytest
 import zero_suite
 
+RANKS = (2, 3)
+
 
 @pytest.mark.parametrize(("kind", "form"), zero_suite.EQUAL[::3])
 def test_equals_the_plain_optimizer(world, kind, form):
