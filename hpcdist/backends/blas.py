@@ -150,12 +150,20 @@ def usual_threads() -> int:
 
 def describe() -> dict[str, object]:
     """Return what was found: symbol, integer bits, threads, and the build's own description."""
-    found, config = interface(), _first(*_CONFIG)
-    if config is not None:
-        config.argtypes, config.restype = [], ctypes.c_char_p
+    found = interface()
     return {
         "symbol": found.symbol if found else None,
         "int_bits": found.int_bits if found else None,
         "num_threads": num_threads(),
-        "config": config().decode(errors="replace") if config is not None else None,
+        "config": _config(),
     }
+
+
+def _config() -> str | None:
+    """Return the build's own description, which it puts together in one place for all threads."""
+    config = _first(*_CONFIG)
+    if config is None:
+        return None
+    config.argtypes, config.restype = [], ctypes.c_char_p
+    with _lock:
+        return str(config().decode(errors="replace"))

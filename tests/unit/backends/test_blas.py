@@ -1,6 +1,7 @@
 """NumPy's BLAS: found, callable, and its threads."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -86,3 +87,12 @@ def test_nothing_found(monkeypatch):
     finally:
         for cached in (blas.interface, blas._thread_functions):
             cached.cache_clear()
+
+
+def test_threads_that_ask_at_the_same_time_are_told_the_same():
+    def ask(_):
+        return {blas.describe()["config"] for _ in range(20000)}
+
+    with ThreadPoolExecutor(4) as threads:
+        told = set.union(*threads.map(ask, range(4)))
+    assert len(told) == 1
