@@ -102,8 +102,8 @@ WAYS = {
 
 
 def ahead(model):
-    for unit in [model, *model.blocks]:
-        unit.sharded_unit.settings.prefetches = True
+    model.set_prefetch(True)
+    assert all(unit.settings.prefetches for unit in units(model))
     return model
 
 

@@ -140,6 +140,15 @@ class FSDPModule:
         self._set("unshards_in_backward", unshard_in_backward, False)
 
     # ---- what is gathered ahead
+    def set_prefetch(self, prefetch: bool, *, recurse: bool = True) -> None:
+        """Say whether the unit that came next the last time is gathered while one computes, forward and backward.
+
+        It hides messages between nodes behind computation, and keeps one more unit whole; on one node ranks compute
+        with the cores that copy, so the default is not to.
+        """
+        _check_flag("set_prefetch", prefetch)
+        self._set("prefetches", prefetch, recurse)
+
     def set_modules_to_forward_prefetch(self, modules: Sequence[Module]) -> None:
         """Choose the modules whose parameters are gathered while this one's forward runs."""
         self.sharded_unit.settings.ahead = _sharded("set_modules_to_forward_prefetch", modules)

@@ -189,6 +189,7 @@ CALLS |= of(
     set_requires_all_reduce=lambda m: m.set_requires_all_reduce(False),
     set_requires_gradient_sync=lambda m: m.set_requires_gradient_sync(False),
     set_reshard_after_backward=lambda m: m.set_reshard_after_backward(False),
+    set_prefetch=lambda m: m.set_prefetch(True),
     set_reshard_after_forward=lambda m: m.set_reshard_after_forward(False),
     set_unshard_in_backward=lambda m: m.set_unshard_in_backward(False),
     turns=lambda m: m.turns(4),
