@@ -129,7 +129,7 @@ def assert_told(done, *parts):
 def test_wrong_meshes(tmp_path, text, case):
     mesh, options = WRONG[case]
     done = run(tmp_path, "launch 2", *SMALL, "--data", str(text), "--out", "out", "--mesh", mesh, *options)
-    assert_told(done, "--mesh", "dp=N,tp=M with N * M = 2, the number of ranks")
+    assert_told(done, "--mesh", "dp=N,tp=N, whose product is 2, the number of ranks")
     assert not (tmp_path / "out").exists()
 
 
