@@ -2,6 +2,7 @@
 
 from hpcdist.dtensor import functional, heads, norms, picking, reductions, rules, vocabulary  # noqa: F401 (they register what they know)
 from hpcdist.dtensor.chunks import Chunk
+from hpcdist.dtensor.debug import CommDebugMode
 from hpcdist.dtensor.dispatch import implicit_replication
 from hpcdist.dtensor.distribute import distribute_tensor
 from hpcdist.dtensor.distribute_module import distribute_module
@@ -27,6 +28,7 @@ from hpcdist.dtensor.tensor import DTensor
 
 __all__ = [
     "Chunk",
+    "CommDebugMode",
     "DTensor",
     "Invariant",
     "Layout",

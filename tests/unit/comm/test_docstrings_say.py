@@ -373,6 +373,7 @@ EXCLUDED = {
         "options",
     ),
     **dict.fromkeys(("parallel.CustomPolicy", "parallel.ModuleWrapPolicy"), "ask modules"),
+    "dtensor.CommDebugMode": "watches what others communicate",
     "parallel.CPUOffloadPolicy": "options",
     "parallel.comm_hooks.Answer": "a type",
     "parallel.SyncBatchNorm": "a module: tests/syncbn_suite.py counts what it communicates",
