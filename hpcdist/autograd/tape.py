@@ -31,7 +31,6 @@ __all__ = [
     "enable_grad",
     "is_collecting",
     "is_grad_enabled",
-    "is_queued",
     "is_replaying",
     "keep",
     "mark",
@@ -262,11 +261,6 @@ def queue_callback(fn: Callable[[], None]) -> None:
     if not TAPE.replays:
         raise RuntimeError("queue_callback: no backward is running\n  do       call it from a vjp or a hook")
     TAPE.replays[-1].callbacks.setdefault(fn, None)
-
-
-def is_queued(fn: Callable[[], None]) -> bool:
-    """Say whether the backward that is running will call ``fn`` when it has finished."""
-    return bool(TAPE.replays) and fn in TAPE.replays[-1].callbacks
 
 
 def is_replaying() -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from hpcdist.array import Array, namespace
 from hpcdist.autograd import Tensor, apply, define, queue_callback
-from hpcdist.autograd.replay import Leaf
-from hpcdist.autograd.tape import is_queued
+from hpcdist.autograd.replay import Leaf, Replay
+from hpcdist.autograd.tape import TAPE
 from hpcdist.comm.communicator import Communicator
 
 __all__ = ["LEND", "lend"]
@@ -25,10 +26,10 @@ class _Lent(NamedTuple):
 
 
 class _Pending(threading.local):
-    """What the backward that is running on this thread has to finish, by leaf."""
+    """What each backward of this thread has to finish, by leaf: one may run inside another, or fail."""
 
     def __init__(self) -> None:
-        self.lent: dict[tuple[int, tuple[Communicator, ...]], _Lent] = {}
+        self.lent: WeakKeyDictionary[Replay, dict[tuple[int, tuple[Communicator, ...]], _Lent]] = WeakKeyDictionary()
 
 
 _pending = _Pending()
@@ -43,22 +44,18 @@ def _vjp(into: Any, grads: Any, _saved: Any, *, comms: tuple[Communicator, ...])
     if not isinstance(target, Leaf):
         target.give(_summed(grads[0], comms))
         return
-    if not is_queued(_finish):
-        _pending.lent.clear()  # a backward that failed has left some
-        queue_callback(_finish)
-    key = (id(target.tensor), comms)
-    if key in _pending.lent:
-        _pending.lent[key].partial[...] += grads[0]
+    queue_callback(_finish)
+    lent, key = _pending.lent.setdefault(TAPE.replays[-1], {}), (id(target.tensor), comms)
+    if key in lent:
+        lent[key].partial[...] += grads[0]
     else:
-        _pending.lent[key] = _Lent(target, comms, grads[0].copy())
+        lent[key] = _Lent(target, comms, grads[0].copy())
 
 
 def _finish() -> None:
     """Add up over ranks, one message a dtype and group. Collective over the groups."""
-    lent = list(_pending.lent.values())
-    _pending.lent.clear()
     together: dict[Any, list[_Lent]] = {}
-    for one in lent:
+    for one in _pending.lent.pop(TAPE.replays[-1]).values():
         together.setdefault((one.comms, one.partial.dtype), []).append(one)
     for (comms, _), group in together.items():
         xp = namespace(group[0].partial)
